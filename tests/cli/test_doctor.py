@@ -108,7 +108,7 @@ def test_lines_fit_the_terminal() -> None:
         name="memory",
         held=False,
         tried="take " * 20,
-        said="seen " * 20,
+        result="seen " * 20,
         remedy="install " * 20,
         needed=True,
     )
@@ -121,7 +121,7 @@ def test_lines_fit_the_terminal() -> None:
 
 
 def test_a_program_gets_one_line_for_each_finding() -> None:
-    one = Finding(area="limits", name="memory", held=False, tried="take " * 40, said="seen", remedy="install it")
+    one = Finding(area="limits", name="memory", held=False, tried="take " * 40, result="seen", remedy="install it")
     page = Page(lambda text, _colour: text, width=None)
 
     lines = list(page.lines((one, one)))

@@ -60,7 +60,9 @@ def test_a_missing_value_points_at_the_commands_own_help(shoal: Shoal) -> None:
     assert shoal("run", "--task").err.endswith("see `shoal run --help`\n")
 
 
-@pytest.mark.parametrize(("word", "answer"), [("ls", "`shoal status`"), ("kill", "shoal stop"), ("gc", "clean")])
+@pytest.mark.parametrize(
+    ("word", "answer"), [("ls", "`shoal runs`"), ("tail", "`shoal attach`"), ("kill", "shoal stop"), ("gc", "clean")]
+)
 def test_the_words_of_other_tools_are_answered_with_ours(shoal: Shoal, word: str, answer: str) -> None:
     said = shoal(word)
 

@@ -121,7 +121,7 @@ async def test_the_fallback_has_only_the_gaps_it_is_known_for(repo: Path, tmp_pa
     assert open_ways(tried.findings) == {"processes"}
     assert finding(tried.findings, "processes").remedy == KNOWN_GAP
     assert tried.stood
-    assert {one.said for one in tried.findings if one.name == "not held"} == {*context.sandbox.gaps, *SHARED_KERNEL}
+    assert {one.result for one in tried.findings if one.name == "not held"} == {*context.sandbox.gaps, *SHARED_KERNEL}
 
 
 async def test_without_a_wall_every_escape_succeeds_but_that_of_survivors(repo: Path, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ async def test_a_wall_that_does_not_come_up_holds_nothing(repo: Path, tmp_path: 
         found = await try_escapes(replace(context, sandbox=wall), tmp_path / "b", needed=True)
 
     assert open_ways(found) == EVERY
-    assert "wall" in found[0].said
+    assert "wall" in found[0].result
 
 
 async def test_a_wall_that_cannot_be_had_says_what_to_install(repo: Path, tmp_path: Path) -> None:
@@ -235,9 +235,9 @@ async def test_each_limit_is_breached_alone_and_named(repo: Path) -> None:
     assert held == dict.fromkeys(("memory", "pids", "disk", "time", "neighbour"), True), found
     assert cpu is not False, found
     assert cpu is None or "cpu" in context.enforcer.holds
-    assert cpu or "too busy" in finding(found, "cpu").said or "cpu" not in context.enforcer.holds
-    assert {one.said for one in found if one.name == "not held"} == set(context.enforcer.gaps)
-    assert f"{context.enforcer.name} holds" in finding(found, "enforcement").said
+    assert cpu or "too busy" in finding(found, "cpu").result or "cpu" not in context.enforcer.holds
+    assert {one.result for one in found if one.name == "not held"} == set(context.enforcer.gaps)
+    assert f"{context.enforcer.name} holds" in finding(found, "enforcement").result
 
 
 class Lax:
@@ -310,9 +310,9 @@ async def test_clients_are_asked_with_a_cleared_environment(tmp_path: Path, monk
     found = {one.name: one for one in await clients(f"{folder}:/usr/bin:/bin", tmp_path / "home")}
 
     assert found["claude"].held is True
-    assert found["claude"].said == f"9.9 home, {folder}/claude"
-    assert (found["codex"].held, "within 3 s" in found["codex"].said) == (False, True)
-    assert (found["goose"].held, "ended with 3" in found["goose"].said) == (False, True)
+    assert found["claude"].result == f"9.9 home, {folder}/claude"
+    assert (found["codex"].held, "within 3 s" in found["codex"].result) == (False, True)
+    assert (found["goose"].held, "ended with 3" in found["goose"].result) == (False, True)
     assert all("install" in one.remedy for one in found.values() if not one.held)
 
 

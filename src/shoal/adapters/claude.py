@@ -278,8 +278,8 @@ class Claude:
 
     def message(self, text: str) -> bytes:
         """Format a message as one line of `stream-json`."""
-        said = {"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": text}]}}
-        return json.dumps(said).encode() + b"\n"
+        record = {"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": text}]}}
+        return json.dumps(record).encode() + b"\n"
 
     def turn_reader(self) -> ClaudeReader:
         """Read its stream of JSON."""

@@ -39,9 +39,9 @@ class ScriptReader:
         """Judge the script by its exit code."""
         if exit_code == 0:
             return None
-        said = last_line(errors)
+        reason = last_line(errors)
         how = "it was ended" if exit_code is None else f"it exited with {exit_code}"
-        return f"{how}: {said}" if said else how
+        return f"{how}: {reason}" if reason else how
 
 
 @dataclass(frozen=True, slots=True)

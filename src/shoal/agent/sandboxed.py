@@ -212,11 +212,11 @@ class _WorkspaceTools:
         return _shorten("\n".join([*found[:SEARCH_LINES], *more])) or "no match"
 
     async def shell(self, command: str, seconds: float = SHELL_SECONDS) -> str:
-        """Run a shell command in the workspace, and give its exit code and what it said."""
+        """Run a shell command in the workspace, and give its exit code and its output."""
         seconds = max(seconds, LEAST_SECONDS)
         done = await self._run(command, timeout=seconds)
-        said = [_ending(done, seconds), _shorten(done.output), _shorten(done.error)]
-        return "\n".join(part.rstrip() for part in said if part)
+        parts = [_ending(done, seconds), _shorten(done.output), _shorten(done.error)]
+        return "\n".join(part.rstrip() for part in parts if part)
 
     async def _script(self, script: str, *arguments: object, stdin: bytes | None = None) -> CommandOutcome:
         # a lone dash would be standard input to tail and to grep

@@ -183,14 +183,14 @@ def _refusal(why: str, waiting: State) -> BadInput:
 
 
 def _list_waiting(waiting: State) -> str:
-    said = [
+    hints = [
         f"`{how_to_answer(run.run, step.step)}` {quote_message(one_line(step.gate.message, SHORT))}"
         for run in waiting.runs.values()
         for step in run.waiting
         if step.gate is not None
     ]
-    more = f" and {len(said) - SHOWN} earlier" if len(said) > SHOWN else ""
-    return ", ".join(said[: -SHOWN - 1 : -1]) + more
+    more = f" and {len(hints) - SHOWN} earlier" if len(hints) > SHOWN else ""
+    return ", ".join(hints[: -SHOWN - 1 : -1]) + more
 
 
 def _is_taken(paths: StatePaths, request: ControlRequest) -> bool:

@@ -60,7 +60,7 @@ class Page:
 
     def _line(self, finding: Finding) -> Iterator[str]:
         mark = self._paint(MARKS[finding.held].ljust(MARK), _tone(finding))
-        text = escape(f"{finding.tried}: {finding.said}" if finding.tried else finding.said)
+        text = escape(f"{finding.tried}: {finding.result}" if finding.tried else finding.result)
         remedy = f"→ {escape(finding.remedy)}" if finding.remedy else ""
         if self._width is None or len(INDENT) + len(text) + 1 + len(remedy) <= self._width:
             folded = [f"{text} {self._fix_hint(remedy)}".rstrip()]

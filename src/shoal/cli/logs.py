@@ -109,7 +109,7 @@ def end_line(result: WorkerResult, paint: Paint) -> str:
     """Say how the session ended."""
     status = paint(result.status.value, tone(result.status))
     branch = f", {escape(result.branch)}" if result.branch else ""
-    reason = f": {said}" if (said := why(result)) else ""
+    reason = f": {error}" if (error := why(result)) else ""
     return f"-- {status} in {seconds(result.duration_seconds)}{branch}{reason} --"
 
 

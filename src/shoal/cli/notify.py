@@ -215,9 +215,9 @@ class Notifier:
         env = {**self._environ, **(variables or {})}
         done = await run(Command(argv=words, cwd=self._folder, env=env, stdin=stdin), timeout=SEND_SECONDS)
         if done.exit.code != 0:
-            said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
+            output = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()
             raise BadInput(
-                f"it exited with {done.exit.code}: {said.splitlines()[-1] if said else 'it printed nothing'}"
+                f"it exited with {done.exit.code}: {output.splitlines()[-1] if output else 'it printed nothing'}"
             )
 
 

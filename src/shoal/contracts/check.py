@@ -88,5 +88,5 @@ async def _run_trial(trial: CommandContract, bench: Workbench) -> ContractResult
         return ContractResult(TRIAL, is_met=False, message=str(error) or type(error).__name__, is_warning=True)
     is_met = ran.exit_code == 0 and ran.failure is None
     score = score_of(ran.output) if is_met else None
-    said = (ran.failure or f"it exited with {ran.exit_code}") if score is None else repr(score)
-    return ContractResult(TRIAL, is_met=is_met, message=said, is_warning=True)
+    message = (ran.failure or f"it exited with {ran.exit_code}") if score is None else repr(score)
+    return ContractResult(TRIAL, is_met=is_met, message=message, is_warning=True)

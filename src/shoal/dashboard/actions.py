@@ -44,8 +44,8 @@ def _stop(fields: Fields) -> list[str]:
 def _approve(fields: Fields) -> list[str]:
     verdict = ["--reject"] if is_set(fields, "reject") else []
     message = word(fields, "message")
-    said = [f"--message={message}"] if message else []
-    return ["approve", *verdict, *said, "--json", "--", _require(fields, "run"), _require(fields, "step")]
+    comment = [f"--message={message}"] if message else []
+    return ["approve", *verdict, *comment, "--json", "--", _require(fields, "run"), _require(fields, "step")]
 
 
 def _send(fields: Fields) -> list[str]:

@@ -38,90 +38,90 @@ def main() -> None:
     """Run the tries in the plan one after the other, whatever their results."""
     plan = json.load(sys.stdin.buffer)
     for key in plan["tries"]:
-        said: list[str] = []
+        notes: list[str] = []
         try:
-            proof = TRIES[key](plan, said)
+            proof = TRIES[key](plan, notes)
         except OSError as error:
             proof = ""
-            said.append(error.strerror or str(error))
-        line = json.dumps({"key": key, "proof": proof, "said": "; ".join(dict.fromkeys(said))})
+            notes.append(error.strerror or str(error))
+        line = json.dumps({"key": key, "proof": proof, "notes": "; ".join(dict.fromkeys(notes))})
         os.write(1, line.encode() + b"\n")
 
 
-def read_secret(plan: Plan, said: list[str]) -> str:
+def read_secret(plan: Plan, notes: list[str]) -> str:
     """Read a file of the user."""
     return head(plan["secret"])
 
 
-def write_outside(plan: Plan, said: list[str]) -> str:
+def write_outside(plan: Plan, notes: list[str]) -> str:
     """Write outside the agent's folders; in a private /tmp that works, so only the host can judge it."""
     for path in plan["write"]:
-        attempt(said, functools.partial(append, path, plan["mark"]))
+        attempt(notes, functools.partial(append, path, plan["mark"]))
     return ""
 
 
-def see_process(plan: Plan, said: list[str]) -> str:
+def see_process(plan: Plan, notes: list[str]) -> str:
     """Read the command line of a host process."""
     return head(f"/proc/{plan['decoy']}/cmdline")
 
 
-def read_environment(plan: Plan, said: list[str]) -> str:
+def read_environment(plan: Plan, notes: list[str]) -> str:
     """Read the variables of a host process, and report those of this one."""
     own = "".join(f"{name}={value}\0" for name, value in os.environ.items())
     theirs = ""
     try:
         theirs = head(f"/proc/{plan['decoy']}/environ")
     except OSError as error:
-        said.append(error.strerror or str(error))
+        notes.append(error.strerror or str(error))
     return own + theirs
 
 
-def send_signals(plan: Plan, said: list[str]) -> str:
+def send_signals(plan: Plan, notes: list[str]) -> str:
     """Kill a host process, and signal the one that started us."""
-    attempt(said, lambda: os.kill(plan["decoy"], signal.SIGKILL))
-    attempt(said, lambda: os.kill(plan["coordinator"], signal.SIGURG))  # ignored by a process that does not expect it
+    attempt(notes, lambda: os.kill(plan["decoy"], signal.SIGKILL))
+    attempt(notes, lambda: os.kill(plan["coordinator"], signal.SIGURG))  # ignored by a process that does not expect it
     return ""
 
 
-def make_user_namespace(plan: Plan, said: list[str]) -> str:
+def make_user_namespace(plan: Plan, notes: list[str]) -> str:
     """Become root of a user namespace, which is how most kernel vulnerabilities are reached."""
-    attempt(said, lambda: in_child(lambda: check_call(libc.unshare(CLONE_NEWUSER))))
-    return "" if said else "a user namespace was made"
+    attempt(notes, lambda: in_child(lambda: check_call(libc.unshare(CLONE_NEWUSER))))
+    return "" if notes else "a user namespace was made"
 
 
-def mount(plan: Plan, said: list[str]) -> str:
+def mount(plan: Plan, notes: list[str]) -> str:
     """Mount something, and remove the mount that covers `.git`."""
     os.makedirs("mounted", exist_ok=True)
     target = os.path.abspath("mounted").encode()  # noqa: PTH100
-    mounted = attempt(said, lambda: check_call(libc.mount(b"tmpfs", target, b"tmpfs", 0, None)))
-    bared = attempt(said, lambda: check_call(libc.umount2(b".git", MNT_DETACH)))
+    mounted = attempt(notes, lambda: check_call(libc.mount(b"tmpfs", target, b"tmpfs", 0, None)))
+    bared = attempt(notes, lambda: check_call(libc.umount2(b".git", MNT_DETACH)))
     return " and ".join(word for word, done in (("mounted", mounted), ("unmounted .git", bared)) if done)
 
 
-def trace_parent(plan: Plan, said: list[str]) -> str:
+def trace_parent(plan: Plan, notes: list[str]) -> str:
     """Trace the process that ends us with the coordinator: the sandbox's first, or the launcher."""
     parent = os.getppid()
-    traced = attempt(said, lambda: in_child(lambda: check_call(libc.ptrace(PTRACE_SEIZE, parent, None, None))))
-    written = attempt(said, lambda: os.close(os.open(f"/proc/{parent}/mem", os.O_RDWR)))
+    traced = attempt(notes, lambda: in_child(lambda: check_call(libc.ptrace(PTRACE_SEIZE, parent, None, None))))
+    written = attempt(notes, lambda: os.close(os.open(f"/proc/{parent}/mem", os.O_RDWR)))
     return " and ".join(word for word, done in (("traced", traced), ("opened its memory", written)) if done)
 
 
-def use_up_kernel(plan: Plan, said: list[str]) -> str:
+def use_up_kernel(plan: Plan, notes: list[str]) -> str:
     """Hold a lease that the host would wait for, and use up resources that the kernel counts globally."""
     append("leased", "")
     fd = os.open("leased", os.O_RDONLY)
-    leased = attempt(said, lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    leased = attempt(notes, lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
     os.close(fd)
     context = ctypes.c_ulong(0)
     queued = IO_SETUP is not None and attempt(
-        said, lambda: check_call(libc.syscall(IO_SETUP, 1, ctypes.byref(context)))
+        notes, lambda: check_call(libc.syscall(IO_SETUP, 1, ctypes.byref(context)))
     )
     return " and ".join(word for word, done in (("leased a file", leased), ("had io_setup", queued)) if done)
 
 
-def connect_tcp(plan: Plan, said: list[str]) -> str:
+def connect_tcp(plan: Plan, notes: list[str]) -> str:
     """Reach a listener on the host's loopback, by TCP and by a datagram."""
-    attempt(said, lambda: socket.create_connection(("127.0.0.1", plan["port"]), PATIENCE).close())
+    attempt(notes, lambda: socket.create_connection(("127.0.0.1", plan["port"]), PATIENCE).close())
 
     def send() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
@@ -131,7 +131,7 @@ def connect_tcp(plan: Plan, said: list[str]) -> str:
     return ""
 
 
-def ask_gateway(plan: Plan, said: list[str]) -> str:
+def ask_gateway(plan: Plan, notes: list[str]) -> str:
     """Make the gateway, which listens in the sandbox, reach the host's loopback."""
     place = f"127.0.0.1:{plan['port']}"
     lines = (
@@ -147,27 +147,27 @@ def ask_gateway(plan: Plan, said: list[str]) -> str:
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as gateway:
             gateway.sendall(f"{words}\r\n\r\n".encode())
             answer = gateway.recv(4096).decode(errors="replace").split("\r\n")[0]
-        said.append(answer)
+        notes.append(answer)
 
     for port in plan["gateway"]:
         for words in lines:
-            attempt(said, lambda port=port, words=words: ask(port, words))  # type: ignore[misc]
+            attempt(notes, lambda port=port, words=words: ask(port, words))  # type: ignore[misc]
     return ""
 
 
-def connect_path(plan: Plan, said: list[str]) -> str:
+def connect_path(plan: Plan, notes: list[str]) -> str:
     """Reach a host socket by its path, like those of docker or ssh-agent."""
-    attempt(said, lambda: connect(plan["socket"]))
+    attempt(notes, lambda: connect(plan["socket"]))
     return ""
 
 
-def connect_abstract(plan: Plan, said: list[str]) -> str:
+def connect_abstract(plan: Plan, notes: list[str]) -> str:
     """Reach an abstract host socket."""
-    attempt(said, lambda: connect("\0" + plan["abstract"]))
+    attempt(notes, lambda: connect("\0" + plan["abstract"]))
     return ""
 
 
-def gain_privileges(plan: Plan, said: list[str]) -> str:
+def gain_privileges(plan: Plan, notes: list[str]) -> str:
     """Look for capabilities or a way to get them, and become root."""
     with open("/proc/self/status") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -175,15 +175,15 @@ def gain_privileges(plan: Plan, said: list[str]) -> str:
     wrong += [
         f"{name} is {status[name]}" for name, good in (("NoNewPrivs", "1"), ("Seccomp", "2")) if status[name] != good
     ]
-    if os.geteuid() and attempt(said, lambda: in_child(lambda: os.setuid(0))):
+    if os.geteuid() and attempt(notes, lambda: in_child(lambda: os.setuid(0))):
         wrong.append("setuid to root worked")
-    said.append("there are none")
+    notes.append("there are none")
     return ", ".join(wrong)
 
 
-def type_into_terminal(plan: Plan, said: list[str]) -> str:
+def type_into_terminal(plan: Plan, notes: list[str]) -> str:
     """Write to a terminal of the user, and type into it."""
-    attempt(said, lambda: type_into(plan["terminal"], plan["mark"]))
+    attempt(notes, lambda: type_into(plan["terminal"], plan["mark"]))
     attempt([], lambda: type_into("/dev/tty", plan["mark"]))
     return ""
 
@@ -199,7 +199,7 @@ def type_into(path: str, text: str) -> None:
         os.close(terminal)
 
 
-def replace_git(plan: Plan, said: list[str]) -> str:
+def replace_git(plan: Plan, notes: list[str]) -> str:
     """Leave programs where the user's git, or ours, would run them."""
     run = f"#!/bin/sh\ntouch {plan['canary']}\n"
     config = f"[core]\n\tfsmonitor = touch {plan['canary']}\n\thooksPath = {os.getcwd()}/planted/hooks\n"  # noqa: PTH109
@@ -208,14 +208,14 @@ def replace_git(plan: Plan, said: list[str]) -> str:
     for hook in ("post-checkout", "reference-transaction", "pre-commit"):
         append(f"planted/hooks/{hook}", run)
         os.chmod(f"planted/hooks/{hook}", 0o755)  # noqa: PTH101, S103
-    attempt(said, lambda: os.rename(".git", "old-git"))
-    attempt(said, lambda: append(".git", "gitdir: planted\n"))
-    attempt(said, lambda: append(f"{plan['git']}/config", "# planted\n"))
-    attempt(said, lambda: append(f"{plan['git']}/hooks/pre-push", "#!/bin/sh\n"))
+    attempt(notes, lambda: os.rename(".git", "old-git"))
+    attempt(notes, lambda: append(".git", "gitdir: planted\n"))
+    attempt(notes, lambda: append(f"{plan['git']}/config", "# planted\n"))
+    attempt(notes, lambda: append(f"{plan['git']}/hooks/pre-push", "#!/bin/sh\n"))
     return ""
 
 
-def linger(plan: Plan, said: list[str]) -> str:
+def linger(plan: Plan, notes: list[str]) -> str:
     """Leave a process behind: in another session, without a parent, ignoring signals."""
     ours, theirs = os.pipe()
     if os.fork() == 0:
@@ -227,7 +227,7 @@ def linger(plan: Plan, said: list[str]) -> str:
     os.close(theirs)
     os.read(ours, 1)
     os.close(ours)
-    said.append("it is gone")
+    notes.append("it is gone")
     return ""
 
 
@@ -243,12 +243,12 @@ def stay(tell: int) -> None:
     os._exit(0)
 
 
-def attempt(said: list[str], action: Callable[[], object]) -> bool:
+def attempt(notes: list[str], action: Callable[[], object]) -> bool:
     """Do one thing, and keep the reason if it was refused."""
     try:
         action()
     except OSError as error:
-        said.append(error.strerror or str(error))
+        notes.append(error.strerror or str(error))
         return False
     return True
 

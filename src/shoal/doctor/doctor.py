@@ -90,7 +90,7 @@ def _overlay(context: RunContext) -> Finding:
         name="overlay",
         held=held,
         tried="mount one, edit and delete below it",
-        said=by if held else "neither Shoal nor a sandbox can mount one here",
+        result=by if held else "neither Shoal nor a sandbox can mount one here",
         remedy="" if held else NO_OVERLAY,
     )
 
@@ -98,5 +98,5 @@ def _overlay(context: RunContext) -> Finding:
 def _refusal(error: ShoalError) -> Finding:
     tried = "prepare a scratch repository as for a run"
     return Finding(
-        area=WORKSPACE, name="scratch", held=False, tried=tried, said=str(error), remedy=NO_SCRATCH, needed=True
+        area=WORKSPACE, name="scratch", held=False, tried=tried, result=str(error), remedy=NO_SCRATCH, needed=True
     )

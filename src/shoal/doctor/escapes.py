@@ -122,7 +122,7 @@ class AttackReport:
     """The attacker's report of one try; *proof* is what it obtained."""
 
     proof: str
-    said: str
+    notes: str
 
 
 async def try_escapes(context: RunContext, folder: Path, *, needed: bool) -> tuple[Finding, ...]:
@@ -139,31 +139,31 @@ async def run_attacker(
     task = ResolvedTask(name="attack", prompt="", agent=AgentSpec(name="attacker", adapter="command"), network=network)
     attacker = Attacker(bait.plan(tries), network)
     worker = WorkerSpec(step=f"attack-{secrets.token_hex(2)}", index=0, count=1, task=task, adapter=attacker)
-    said = _AttackOutput()
+    output = _AttackOutput()
     unkept: dict[str, str] = {}
     trouble = ""
     try:
-        failure = await _run_attack(context, worker, said)
+        failure = await _run_attack(context, worker, output)
         unkept = {"git": f"its work could not be brought in: {failure}"} if failure and "git" in tries else {}
     except (ShoalError, OSError, TimeoutError) as error:
         trouble = str(error) or type(error).__name__
-    reports = said.reports()
+    reports = output.reports()
     seen = {
         **unkept,
-        **_find_leaks(reports, context.environ, said.given),
+        **_find_leaks(reports, context.environ, output.given),
         **_collect_proof(reports, bait),
         **await bait.inspect(),
     }
-    return AttackOutcome(reports=reports, seen=seen, trouble=trouble or said.complaint or NOT_SO_FAR)
+    return AttackOutcome(reports=reports, seen=seen, trouble=trouble or output.complaint or NOT_SO_FAR)
 
 
-async def _run_attack(context: RunContext, worker: WorkerSpec, said: "_AttackOutput") -> str | None:
+async def _run_attack(context: RunContext, worker: WorkerSpec, output: "_AttackOutput") -> str | None:
     """Run the attacker to its end and import its work; return why that failed, or `None`."""
     network = worker.task.network or Network.NONE
     async with open_session(context, worker) as session, open_model(session, network) as model:
         command, policy = agent_command(session, model=model)
-        said.given = command.env
-        async with open_sandboxed(context.sandbox, command, policy, sink=said.feed, listen=model.listen) as sandboxed:
+        output.given = command.env
+        async with open_sandboxed(context.sandbox, command, policy, sink=output.feed, listen=model.listen) as sandboxed:
             await sandboxed.wait()
         try:
             return (await import_work(session)).failure
@@ -175,13 +175,13 @@ def _judge(escape: Escape, outcome: AttackOutcome, sandbox: Sandbox, *, needed: 
     report, seen = outcome.reports.get(escape.key), outcome.seen.get(escape.key)
     is_known = escape.key in sandbox.known_escapes
     held = report is not None and seen is None
-    said = seen or (_shorter(report.said) if report else outcome.trouble)
+    result = seen or (_shorten(report.notes) if report else outcome.trouble)
     return Finding(
         area=sandbox.name,
         name=escape.name,
         held=held,
         tried=escape.tried,
-        said=said or "refused",
+        result=result or "refused",
         remedy="" if held else KNOWN_GAP if is_known else BROKEN,
         needed=needed and not is_known,
     )
@@ -203,9 +203,9 @@ def _find_leaks(
     return {"environment": f"ours were handed on: {', '.join(leaked)}"} if leaked else {}
 
 
-def _shorter(said: str) -> str:
+def _shorten(notes: str) -> str:
     """Shorten error messages of the C library."""
-    return ", ".join(dict.fromkeys(SHORTER.get(part, part) for part in said.split("; ")))
+    return ", ".join(dict.fromkeys(SHORTER.get(part, part) for part in notes.split("; ")))
 
 
 class _AttackOutput:
@@ -228,7 +228,7 @@ class _AttackOutput:
         for line in self._heads[Stream.STDOUT].content().splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 words = json.loads(line)
-                found[str(words["key"])] = AttackReport(str(words["proof"]), str(words["said"]))
+                found[str(words["key"])] = AttackReport(str(words["proof"]), str(words["notes"]))
         return found
 
     @property
@@ -266,14 +266,14 @@ async def check_sandbox(
     tried = "look at it from inside"
     if isinstance(sandbox, Unavailable):
         absent = Finding(
-            area=name, name="wall", held=False, tried=tried, said=sandbox.why, remedy=sandbox.remedy, needed=needed
+            area=name, name="wall", held=False, tried=tried, result=sandbox.why, remedy=sandbox.remedy, needed=needed
         )
         return SandboxFindings(findings=(absent,), stood=False)
     kind = await kind_of_workspace("auto", sandbox, context.paths)
     escapes = await try_escapes(replace(context, sandbox=sandbox, kind=kind), folder, needed=needed)
-    up = Finding(area=name, name="wall", held=True, tried=tried, said=await _version(sandbox), needed=needed)
+    up = Finding(area=name, name="wall", held=True, tried=tried, result=await _version(sandbox), needed=needed)
     gaps = (
-        Finding(area=name, name="not held", held=None, tried="", said=gap) for gap in (*sandbox.gaps, *SHARED_KERNEL)
+        Finding(area=name, name="not held", held=None, tried="", result=gap) for gap in (*sandbox.gaps, *SHARED_KERNEL)
     )
     stood = all(escape.held or escape.remedy == KNOWN_GAP for escape in escapes)
     return SandboxFindings(findings=(up, *escapes, *gaps), stood=stood)
@@ -284,7 +284,7 @@ async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding
     async with open_targets(folder, context.repository.git, context.environ) as bait:
         outcome = await run_attacker(context, bait, ("tcp", "abstract"), Network.HOST)
     is_reached, is_open = "tcp" in outcome.seen, "abstract" in outcome.seen
-    said = "reached, as asked for" if is_reached else outcome.trouble
+    result = "reached, as asked for" if is_reached else outcome.trouble
     shut = "abstract" in outcome.reports and not is_open
     return (
         Finding(
@@ -292,7 +292,7 @@ async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding
             name="host",
             held=is_reached,
             tried="reach 127.0.0.1 with `network: host`",
-            said=said,
+            result=result,
             remedy="" if is_reached else "agents that need a model cannot reach one from here; look at the firewall",
         ),
         Finding(
@@ -300,7 +300,7 @@ async def check_host_network(context: RunContext, folder: Path) -> tuple[Finding
             name="abstract",
             held=shut,
             tried="reach an abstract socket with it",
-            said="refused" if shut else outcome.seen.get("abstract", outcome.trouble),
+            result="refused" if shut else outcome.seen.get("abstract", outcome.trouble),
             remedy="" if shut else NO_SCOPE,
         ),
     )
@@ -314,17 +314,17 @@ async def check_gateway(context: RunContext, folder: Path) -> tuple[Finding, ...
         tried = ("gateway", "tcp", "abstract", "environment")
         outcome = await run_attacker(context, bait, tried, Network.GATEWAY)
     answered = outcome.reports.get("gateway")
-    listens = answered is not None and "HTTP/1.1" in answered.said
+    listens = answered is not None and "HTTP/1.1" in answered.notes
     leak = next((f"{key}: {outcome.seen[key]}" for key in tried if key in outcome.seen), None)
     held = listens and leak is None
-    said = "refused" if held else leak or (outcome.trouble if answered is None else "nobody listens in the sandbox")
+    result = "refused" if held else leak or (outcome.trouble if answered is None else "nobody listens in the sandbox")
     return (
         Finding(
             area=NETWORK,
             name="gateway",
             held=held,
             tried="get past the gateway to 127.0.0.1",
-            said=said,
+            result=result,
             remedy="" if held else "do not use `network: gateway` on this host, and report it",
         ),
     )

@@ -55,7 +55,7 @@ def _kernel() -> Finding:
         name="kernel",
         held=held,
         tried="uname",
-        said=f"Linux {release}",
+        result=f"Linux {release}",
         remedy="" if held else "use Linux 5.11 or later, in which an ordinary user can mount an overlay",
     )
 
@@ -67,29 +67,31 @@ async def _git() -> Finding:
         done = await proc.run(command, timeout=GIT_SECONDS)
     except (Unavailable, TimeoutError):
         remedy = "install it (`apt install git` or `dnf install git`)"
-        return Finding(area=HOST, name="git", held=False, tried=tried, said="there is none", remedy=remedy, needed=True)
-    said = done.stdout.decode(errors="replace").strip().removeprefix("git version ")
-    version = _version(said)
+        return Finding(
+            area=HOST, name="git", held=False, tried=tried, result="there is none", remedy=remedy, needed=True
+        )
+    printed = done.stdout.decode(errors="replace").strip().removeprefix("git version ")
+    version = _version(printed)
     lacks = "; without GIT_NO_LAZY_FETCH, fetches are shut by protocol.allow"
     return Finding(
         area=HOST,
         name="git",
         held=version >= OLDEST_GIT,
         tried=tried,
-        said=said if version >= LAZY_GIT else said + lacks,
+        result=printed if version >= LAZY_GIT else printed + lacks,
         remedy="" if version >= OLDEST_GIT else "use git 2.38 or later: older ones lack merge-tree and safe settings",
         needed=True,
     )
 
 
 def _libseccomp() -> Finding:
-    held, said = True, LIBRARY
+    held, result = True, LIBRARY
     try:
         program(Strength.NAMESPACED)
     except OSError as error:
-        held, said = False, str(error)
+        held, result = False, str(error)
     remedy = "" if held else NO_LIBSECCOMP
-    return Finding(area=HOST, name="libseccomp", held=held, tried="build a filter", said=said, remedy=remedy)
+    return Finding(area=HOST, name="libseccomp", held=held, tried="build a filter", result=result, remedy=remedy)
 
 
 def _cgroups() -> Finding:
@@ -97,7 +99,7 @@ def _cgroups() -> Finding:
     first = ", ".join(sorted(found.v1)) or "none"
     second = str(found.mount) if found.mount else "none"
     tried = "find control groups"
-    return Finding(area=HOST, name="cgroups", held=None, tried=tried, said=f"version 1: {first}; version 2: {second}")
+    return Finding(area=HOST, name="cgroups", held=None, tried=tried, result=f"version 1: {first}; version 2: {second}")
 
 
 async def _state(folder: Path, environ: Mapping[str, str]) -> Path:
@@ -117,7 +119,7 @@ def _disk(place: Path) -> Finding:
         name="disk",
         held=full is None,
         tried=f"of {place}",
-        said=full or f"{disk.f_bavail * disk.f_frsize / 2**30:.1f} GiB free",
+        result=full or f"{disk.f_bavail * disk.f_frsize / 2**30:.1f} GiB free",
         remedy="" if full is None else "free some of it: agents are ended when a disk is so full",
     )
 
@@ -131,7 +133,7 @@ def _inodes(place: Path) -> Finding:
         name="inodes",
         held=held,
         tried=f"of {place}",
-        said=f"{disk.f_favail} free" if is_counted else "made as they are needed",
+        result=f"{disk.f_favail} free" if is_counted else "made as they are needed",
         remedy="free some of them: each file of a checkout takes one" if held is False else "",
     )
 
@@ -145,7 +147,7 @@ def _files() -> Finding:
         name="open files",
         held=held,
         tried="raise our own bound",
-        said=f"{files}, enough for {agents} agents at once",
+        result=f"{files}, enough for {agents} agents at once",
         remedy="" if held else "raise `ulimit -n`: an agent needs 16",
     )
 
@@ -157,7 +159,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 AREA = "clients"
 SECONDS = 3.0
-SAID_BYTES = 4096
+OUTPUT_BYTES = 4096
 SHOWN = 60
 
 
@@ -174,24 +176,26 @@ async def _client(name: str, search: str, home: Path) -> Finding:
     found = shutil.which(find_installed_name(client, client.program, search), path=search) if client else None
     tried = "--version"
     if found is None:
-        return Finding(area=AREA, name=name, held=None, tried=tried, said="not on PATH", remedy=f"`{_install(name)}`")
+        return Finding(area=AREA, name=name, held=None, tried=tried, result="not on PATH", remedy=f"`{_install(name)}`")
     env = {"PATH": search, "HOME": str(home), "LANG": "C.UTF-8", "TERM": "dumb"}
     try:
-        done = await proc.run(Command(argv=(found, "--version"), cwd=home, env=env), timeout=SECONDS, limit=SAID_BYTES)
+        done = await proc.run(
+            Command(argv=(found, "--version"), cwd=home, env=env), timeout=SECONDS, limit=OUTPUT_BYTES
+        )
     except TimeoutError:
-        return _fault_finding(name, tried, f"it said nothing within {SECONDS:.0f} s")
+        return _fault_finding(name, tried, f"it printed nothing within {SECONDS:.0f} s")
     except (ShoalError, OSError) as error:
         return _fault_finding(name, tried, str(error))
-    said = " ".join(done.stdout.decode(errors="replace").split())[:SHOWN]
-    if not done.ok or not said:
+    printed = " ".join(done.stdout.decode(errors="replace").split())[:SHOWN]
+    if not done.ok or not printed:
         complaint = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return _fault_finding(name, tried, f"it ended with {done.exit.code}: {' '.join(complaint)[:SHOWN]}")
-    return Finding(area=AREA, name=name, held=True, tried=tried, said=f"{said}, {found}")
+    return Finding(area=AREA, name=name, held=True, tried=tried, result=f"{printed}, {found}")
 
 
-def _fault_finding(name: str, tried: str, said: str) -> Finding:
+def _fault_finding(name: str, tried: str, result: str) -> Finding:
     remedy = f"install it again: `{_install(name)}`"
-    return Finding(area=AREA, name=name, held=False, tried=tried, said=said, remedy=remedy)
+    return Finding(area=AREA, name=name, held=False, tried=tried, result=result, remedy=remedy)
 
 
 def _install(name: str) -> str:

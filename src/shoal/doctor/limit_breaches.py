@@ -150,10 +150,10 @@ def _enforcement(context: RunContext) -> tuple[Finding, ...]:
         name="enforcement",
         held=True if is_exact else None,
         tried="take the best there is",
-        said=f"{enforcer.name} holds {held}",
+        result=f"{enforcer.name} holds {held}",
         remedy="" if is_exact else BETTER,
     )
-    gaps = (Finding(area=AREA, name="not held", held=None, tried="", said=gap) for gap in enforcer.gaps)
+    gaps = (Finding(area=AREA, name="not held", held=None, tried="", result=gap) for gap in enforcer.gaps)
     return (best, *gaps)
 
 
@@ -165,7 +165,7 @@ def _judge(breach: Breach, ended: BreachEnd, context: RunContext) -> Finding:
         name=breach.name,
         held=held,
         tried=breach.tried,
-        said=ended.trouble or ending,
+        result=ended.trouble or ending,
         remedy="" if held else OTHER if breach.name in context.enforcer.holds | {"time", "disk"} else BETTER,
         needed=True,
     )
@@ -187,7 +187,7 @@ def _judge_cpu(ended: BreachEnd, free: BreachEnd, context: RunContext) -> Findin
         name="cpu",
         held=held,
         tried=SPINNER.tried,
-        said=used + why,
+        result=used + why,
         remedy=OTHER if held is False else "",
         needed=held is not None,
     )
@@ -207,7 +207,7 @@ def _judge_neighbour(ended: BreachEnd) -> Finding:
         name=NEIGHBOUR.name,
         held=held,
         tried=NEIGHBOUR.tried,
-        said="not disturbed" if held else ended.trouble or f"it ended with them, limit {ended.limit}",
+        result="not disturbed" if held else ended.trouble or f"it ended with them, limit {ended.limit}",
         remedy="" if held else OTHER,
         needed=True,
     )

@@ -75,7 +75,7 @@ def _copy_error(repository: Repository, done: proc.Completed) -> Broken:
 def _why(done: proc.Completed) -> str:
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     fatal = (line for line in lines if line.startswith("fatal:"))
-    return next(fatal, lines[-1] if lines else "git said nothing")[:300]
+    return next(fatal, lines[-1] if lines else "git gave no reason")[:300]
 
 
 async def nearest_ancestor(repository: Repository, commit: str, known: Collection[str]) -> str | None:

@@ -186,16 +186,16 @@ class _Head:
     size: int
 
 
-def _heads(names: Sequence[bytes], said: bytes) -> Iterator[_Head | None]:
+def _heads(names: Sequence[bytes], output: bytes) -> Iterator[_Head | None]:
     at = 0
     for name in names:
         missing = name + b" missing\n"  # compared as a whole: a name may contain line ends
-        if said.startswith(missing, at):
+        if output.startswith(missing, at):
             at += len(missing)
             yield None
             continue
-        end = said.index(b"\n", at)
-        oid, kind, size = said[at:end].split(b" ")
+        end = output.index(b"\n", at)
+        oid, kind, size = output[at:end].split(b" ")
         at = end + 1
         yield _Head(oid, kind.decode(), int(size))
 
@@ -205,10 +205,10 @@ async def _read(gitdir: Path, wanted: Sequence[_Head]) -> dict[bytes, bytes]:
         return {}
     asked = b"".join(head.object + b"\n" for head in wanted)
     limit = 2 * MOST_ALL_BYTES
-    said = (await git(gitdir, "cat-file", "--batch=%(objectsize)", stdin=asked, limit=limit)).stdout
+    output = (await git(gitdir, "cat-file", "--batch=%(objectsize)", stdin=asked, limit=limit)).stdout
     found, at = {}, 0
     for head in wanted:
-        at = said.index(b"\n", at) + 1
-        found[head.object] = said[at : at + head.size]
+        at = output.index(b"\n", at) + 1
+        found[head.object] = output[at : at + head.size]
         at += head.size + 1
     return found

@@ -121,14 +121,14 @@ async def _markers(bench: MergeRepository, commit: str, paths: Sequence[str]) ->
     for first in range(0, len(paths), AT_ONCE):
         some = paths[first : first + AT_ONCE]
         done = await bench.git(*LOOK, "-E", "-e", MARKER, commit, "--", *some, accept=(0, 1))
-        said = done.stdout.decode(errors="surrogateescape")
-        found.update((name.removeprefix(f"{commit}:"), line) for name, line in _lines(said))
+        output = done.stdout.decode(errors="surrogateescape")
+        found.update((name.removeprefix(f"{commit}:"), line) for name, line in _lines(output))
     return found
 
 
-def _lines(said: str) -> Iterator[tuple[str, str]]:
+def _lines(output: str) -> Iterator[tuple[str, str]]:
     """Parse `commit:path NUL line`; a path may contain line ends, a line may not."""
-    while said:
-        name, _, rest = said.partition("\0")
-        line, _, said = rest.partition("\n")
+    while output:
+        name, _, rest = output.partition("\0")
+        line, _, output = rest.partition("\n")
         yield name, line

@@ -145,12 +145,12 @@ def _conflicts(entries: Sequence[IndexEntry], messages: Sequence[_ConflictOutput
     return tuple(sorted(kept, key=lambda conflict: conflict.paths))
 
 
-def _conflict(said: _ConflictOutput, by_path: Mapping[str, Sequence[IndexEntry]]) -> Conflict:
-    own = [entry for path in dict.fromkeys(said.paths) for entry in by_path.get(path, ())]
-    kind = ConflictKind.SUBMODULE if said.sort.startswith("CONFLICT (submodule") else KINDS.get(said.sort, _OTHER)
+def _conflict(message: _ConflictOutput, by_path: Mapping[str, Sequence[IndexEntry]]) -> Conflict:
+    own = [entry for path in dict.fromkeys(message.paths) for entry in by_path.get(path, ())]
+    kind = ConflictKind.SUBMODULE if message.sort.startswith("CONFLICT (submodule") else KINDS.get(message.sort, _OTHER)
     # If the sides are of different types, git renames one of them: its own entry then has no partner.
     kind = _kind_of(own) if kind is None else kind
-    return Conflict(kind=kind, paths=said.paths, message=said.text[:LONGEST_MESSAGE])
+    return Conflict(kind=kind, paths=message.paths, message=message.text[:LONGEST_MESSAGE])
 
 
 _OTHER = ConflictKind.RENAME

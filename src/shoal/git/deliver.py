@@ -235,8 +235,8 @@ async def advance_checkout(
         if done.ok:
             held.keep()
             return None
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return said[0][:300] if said else "git refuses, and gives no reason"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[0][:300] if lines else "git refuses, and gives no reason"
 
 
 async def _list_changed_files(repository: Repository, checkout: Checkout, tree: str | None = None) -> set[str]:

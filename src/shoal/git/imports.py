@@ -350,4 +350,4 @@ def _first_error(stderr: bytes) -> str:
 
 def _last_line(stderr: bytes) -> str:
     lines = stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "nothing was said"
+    return lines[-1][:300] if lines else "git gave no reason"

@@ -107,9 +107,9 @@ async def workbench(repository: Repository) -> AsyncIterator["MergeRepository"]:
             stdin=path,
             limits=LIMITS,
         )
-        said = _MergeOutput()
-        async with proc.open_process(asked, sink=said.take) as process:
-            yield MergeRepository(repository, shadow, _RequestPipe(process, feed, said))
+        output = _MergeOutput()
+        async with proc.open_process(asked, sink=output.take) as process:
+            yield MergeRepository(repository, shadow, _RequestPipe(process, feed, output))
 
 
 class MergeRepository:
@@ -170,10 +170,10 @@ class MergeRepository:
 class _RequestPipe:
     """A connection to a process that answers each request before the next."""
 
-    def __init__(self, process: proc.Process, feed: int, said: "_MergeOutput") -> None:
+    def __init__(self, process: proc.Process, feed: int, output: "_MergeOutput") -> None:
         self._process = process
         self._feed = feed
-        self._said = said
+        self._output = output
         self._asked = 0
         self._is_mute = False
 
@@ -193,21 +193,21 @@ class _RequestPipe:
         os.write(self._feed, f"{ours} {theirs}\n{ours} {ours}\n".encode())  # far below what a pipe takes at once
         position, self._asked = self._asked, self._asked + 2
         async with asyncio.timeout(seconds):
-            while len(self._said.answers) <= position:
+            while len(self._output.answers) <= position:
                 await self._more()
-        return self._said.answers[position]
+        return self._output.answers[position]
 
     async def _more(self) -> None:
         """Wait for more output of git; raise if it has ended."""
         async with asyncio.TaskGroup() as group:
-            news, gone = group.create_task(self._said.news.wait()), group.create_task(self._process.wait())
+            news, gone = group.create_task(self._output.news.wait()), group.create_task(self._process.wait())
             await asyncio.wait((news, gone), return_when=asyncio.FIRST_COMPLETED)
             news.cancel()
             gone.cancel()
-        if not self._said.news.is_set():
+        if not self._output.news.is_set():
             code = (await self._process.wait()).code
-            raise GitFailed(VERB, -1 if code is None else code, self._said.complaint)
-        self._said.news.clear()
+            raise GitFailed(VERB, -1 if code is None else code, self._output.complaint)
+        self._output.news.clear()
 
 
 class _MergeOutput:

@@ -39,14 +39,10 @@ async def refusal(repository: Repository, ref: str, commit: str) -> str | None:
     lines = ("start", f"update {ref}", commit, await value(repository, ref) or zero, "prepare", "abort")
     asked = "".join(f"{line}\0" for line in lines).encode()
     done = await git(repository.git, "update-ref", "--stdin", "-z", stdin=asked, accept=(0, 1, 128))
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return (
-        None
-        if done.ok
-        else said[0].removeprefix("fatal: ").removeprefix("prepare: ")[:300]
-        if said
-        else "it gives no reason"
-    )
+    if done.ok:
+        return None
+    complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+    return complaint.removeprefix("fatal: ").removeprefix("prepare: ")[:300] or "it gives no reason"
 
 
 async def alias(repository: Repository, ref: str) -> str | None:

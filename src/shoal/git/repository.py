@@ -125,11 +125,11 @@ async def _facts(path: Path, environ: Mapping[str, str]) -> tuple[Path, Path, st
         ),
         timeout=TIMEOUT,
     )
-    said = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
-    lines = said.split("\n")  # splitlines() would also split a path at U+2028 and the like
+    output = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
+    lines = output.split("\n")  # splitlines() would also split a path at U+2028 and the like
     if not done.ok:
         raise BadRepository(path, _why_not(lines, done.stderr.decode(errors="replace")))
-    if len(lines) != len(FACTS) - 1 or "\r" in said:  # --path-format itself prints nothing
+    if len(lines) != len(FACTS) - 1 or "\r" in output:  # --path-format itself prints nothing
         raise BadRepository(path, "its path contains a line break, which git does not support; move it")
     common, top = Path(lines[3]), Path(lines[4])
     return top.resolve(), common.resolve(), lines[2], lines[1] == "true"
@@ -156,8 +156,8 @@ def _why_not(lines: list[str], stderr: str) -> str:
         return "it is a bare repository, without a checkout; run Shoal in a clone or a worktree of it"
     if len(lines) == len(FACTS) - 2:
         return "this is the inside of a .git folder; run Shoal in the checkout"
-    said = next((line for line in stderr.splitlines() if line.startswith("fatal:")), stderr.strip())[:300]
-    return f"git finds no repository to work on here ({said}); run `git init` and commit, or name another folder"
+    reason = next((line for line in stderr.splitlines() if line.startswith("fatal:")), stderr.strip())[:300]
+    return f"git finds no repository to work on here ({reason}); run `git init` and commit, or name another folder"
 
 
 def _users(environ: Mapping[str, str]) -> dict[str, str]:

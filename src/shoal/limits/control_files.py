@@ -58,15 +58,15 @@ class Files:
 
     def pids(self, folder: Path) -> list[int]:
         """Read the pids in a group, however many there are."""
-        said = b""
+        content = b""
         with contextlib.suppress(OSError):
             fd = os.open(f"{folder}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 while more := os.read(fd, SMALL_BYTES):
-                    said += more
+                    content += more
             finally:
                 os.close(fd)
-        return [int(word) for word in said.split()]
+        return [int(word) for word in content.split()]
 
     def has_groups(self, folder: Path) -> bool:
         """Return whether a group has subgroups, by the folder's link count."""

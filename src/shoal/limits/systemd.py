@@ -128,9 +128,9 @@ async def build(host: LimitsHost, _fleet: ResourceLimits | None) -> Systemd | No
     return systemd(done.stdout.decode(errors="replace"), host.files) if done.ok else None
 
 
-def systemd(said: str, files: Files) -> Systemd | None:
+def systemd(output: str, files: Files) -> Systemd | None:
     """Build the enforcer from the trial's output, or return `None` if it cannot limit memory."""
-    own, *values = said.splitlines() or [""]
+    own, *values = output.splitlines() or [""]
     wanted = {limit.file: limit.value for limit in DIALECT.limits(PROBE)}
     holds = {name for (name, file), value in zip(FILES.items(), values, strict=False) if wanted[file] == value}
     return Systemd(Path(own).parent, frozenset(holds), files) if "memory" in holds else None

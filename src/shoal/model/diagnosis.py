@@ -14,7 +14,7 @@ class Finding:
     name: str
     held: bool | None
     tried: str
-    said: str
+    result: str
     remedy: str = ""
     needed: bool = False
     """Whether an ordinary run depends on it."""
@@ -26,7 +26,7 @@ class Finding:
             "name": self.name,
             "held": self.held,
             "tried": self.tried,
-            "said": self.said,
+            "said": self.result,
             "remedy": self.remedy or None,
             "needed": self.needed,
         }

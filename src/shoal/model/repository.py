@@ -67,9 +67,9 @@ class Base:
     """The base below this layer."""
 
     @property
-    def ground(self) -> "Base":
+    def bottom(self) -> "Base":
         """The whole checkout at the bottom."""
-        return self if self.over is None else self.over.ground
+        return self if self.over is None else self.over.bottom
 
     @property
     def trees(self) -> tuple[Path, ...]:

@@ -186,15 +186,15 @@ class Process:
         report = self._reports[name]
         async with asyncio.timeout(timeout):
             await report.tap.closed.wait()
-        return report.said.content()
+        return report.buffer.content()
 
     def _watch(self, sink: Sink, rate_bytes: int) -> None:
         # All taps before the first reader: whatever fails from here on, `_bury` closes every descriptor.
         for stream, fd in self._child.outputs.items():
             self._tap(fd, partial(sink, stream), rate_bytes)
         for name, fd in self._child.reports.items():
-            said = HeadBuffer(REPORT_BYTES)
-            self._reports[name] = _Reported(self._tap(fd, said.feed, rate_bytes), said)
+            buffer = HeadBuffer(REPORT_BYTES)
+            self._reports[name] = _Reported(self._tap(fd, buffer.feed, rate_bytes), buffer)
         for tap in self._taps:
             tap.open()
         self._loop.add_reader(self._child.pidfd, self._note_exit)
@@ -284,4 +284,4 @@ class _Reported:
     """A child's output on one of its report pipes."""
 
     tap: PipeReader
-    said: HeadBuffer
+    buffer: HeadBuffer

@@ -364,8 +364,8 @@ def install(program: bytes) -> None:
 
 def check_sandbox(order: LaunchOrder) -> None:
     """Check the sandbox from inside."""
-    said = contents(os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC))
-    status = dict(line.split(b":\t", 1) for line in said.splitlines() if b":\t" in line)
+    content = contents(os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC))
+    status = dict(line.split(b":\t", 1) for line in content.splitlines() if b":\t" in line)
     wanted = {b"NoNewPrivs": 1, b"Seccomp": 2, b"CapPrm": 0, b"CapEff": 0, b"CapInh": 0, b"CapAmb": 0}
     if os.geteuid() == 0:  # only root may empty the bounding set, and only root could get anything out of it
         wanted[b"CapBnd"] = 0

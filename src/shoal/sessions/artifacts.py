@@ -76,29 +76,29 @@ async def read_files(
 ) -> list[FoundFile]:
     """Read files below *folder*, where an ended agent could write, in a short-lived sandbox that follows no links."""
     token, all_bytes = secrets.token_hex(16), max(MOST_ALL_BYTES, most)
-    said = _ReaderOutput(all_bytes)
+    output = _ReaderOutput(all_bytes)
     async with open_sandboxed(
-        context.sandbox, _command(folder, paths, token, most, all_bytes), policy, sink=said.feed
+        context.sandbox, _command(folder, paths, token, most, all_bytes), policy, sink=output.feed
     ) as sandboxed:
         async with asyncio.timeout(SECONDS):
             await sandboxed.wait()
-    return parse_files(bytes(said.stdout), token, len(paths))
+    return parse_files(bytes(output.stdout), token, len(paths))
 
 
-def parse_files(said: bytes, token: str, count: int) -> list[FoundFile]:
+def parse_files(output: bytes, token: str, count: int) -> list[FoundFile]:
     """Parse the sandbox's output about *count* files; raise `Broken` if it is incomplete."""
     found, at = [], 0
     for _ in range(count):
-        end = said.find(b"\n", at, at + MOST_LINE_BYTES)
-        words = said[at : max(end, at)].decode(errors="replace").split(" ")
+        end = output.find(b"\n", at, at + MOST_LINE_BYTES)
+        words = output[at : max(end, at)].decode(errors="replace").split(" ")
         # Content is preceded by its length, and cannot contain the token, which was made after the agent had ended.
         if len(words) != 3 or words[0] != token or not words[2].isdecimal():
             raise Broken("the sandbox that reads files gave an invalid answer")
         size = int(words[2]) if words[1] == "file" else 0
         at = end + 1 + size
-        if at > len(said):
+        if at > len(output):
             raise Broken("the sandbox that reads files ended too early")
-        found.append(FoundFile(words[1], said[at - size : at]))
+        found.append(FoundFile(words[1], output[at - size : at]))
     return found
 
 

@@ -29,24 +29,24 @@ class ClientOutput:
 
     def __init__(
         self,
-        words: OutputLog,
+        log: OutputLog,
         reader: Reader,
         denied: Callable[[Activity], None],
         heartbeat: str | None = None,
         *,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
-        self._words = words
+        self._log = log
         self._reader = reader
         self._denied = denied
-        self._hum = heartbeat
+        self._heartbeat = heartbeat
         self._lines = LineSplitter(self._line, cap=LINE_BYTES)
         self._errors = LineSplitter(self._error, cap=LINE_BYTES)
         self._calls: set[str] = set()
-        self._said: list[str] = []
+        self._texts: list[str] = []
         self._denials = 0
         self._heard = heard
-        self._told: tuple[object, ...] = ()
+        self._reported: tuple[object, ...] = ()
         self._reports = 0
         self.has_acted = False
         self.counted: Mapping[str, float] = {}
@@ -62,22 +62,22 @@ class ClientOutput:
     def feed(self, stream: Stream, data: bytes) -> float:
         """Take a chunk, and return for how many seconds to stop reading."""
         self.heard_at = time.monotonic()
-        if stream is Stream.STDERR and self._hum is None:
-            return self._words.feed(stream, data)
+        if stream is Stream.STDERR and self._heartbeat is None:
+            return self._log.feed(stream, data)
         (self._errors if stream is Stream.STDERR else self._lines).feed(data)
-        self._tell()
-        return self._words.rest(stream, data)
+        self._emit_texts()
+        return self._log.rest(stream, data)
 
     def act(self, activity: Activity) -> None:
-        """Note an activity that others saw, as if the client had told it."""
+        """Note an activity that others saw, as if the client had reported it."""
         self._take(activity)
 
     def close(self) -> None:
         """Read the unfinished last line, and end the log."""
         self._lines.close()
         self._errors.close()
-        self._tell()
-        self._words.close()
+        self._emit_texts()
+        self._log.close()
 
     def _line(self, text: str, dropped: int) -> None:
         if dropped:
@@ -96,15 +96,15 @@ class ClientOutput:
         with contextlib.suppress(Exception):  # a reader may come from another package
             usage = self._reader.usage
             self.counted = self.counted if self._reader.is_done else usage
-            tells = (self._reader.session, *sorted(usage.items()))
-            if tells not in (self._told, (None,)) and self._reports < MOST_REPORTS:
-                self._told = tells
+            facts = (self._reader.session, *sorted(usage.items()))
+            if facts not in (self._reported, (None,)) and self._reports < MOST_REPORTS:
+                self._reported = facts
                 self._reports += 1
                 self._heard()
 
     def _error(self, text: str, dropped: int) -> None:
-        if self._hum is not None and self._hum not in text:
-            self._words.feed(Stream.STDERR, f"{text}\n".encode(errors="replace"))
+        if self._heartbeat is not None and self._heartbeat not in text:
+            self._log.feed(Stream.STDERR, f"{text}\n".encode(errors="replace"))
 
     def _read(self, text: str) -> Iterable[Activity]:
         try:
@@ -116,7 +116,7 @@ class ClientOutput:
         self.has_acted = self.has_acted or activity.act is Act.TOOL
         match activity.act:
             case Act.SAID:
-                self._said.append(activity.text)
+                self._texts.append(activity.text)
                 return
             case Act.TOOL if activity.call and len(self._calls) < MOST_CALLS:
                 self._calls.add(activity.call[:MAX_NAME_CHARS])
@@ -127,11 +127,11 @@ class ClientOutput:
             case Act.DENIED if self._denials < MOST_DENIALS:
                 self._denials += 1
                 self._denied(activity)
-        self._tell()
-        self._words.act(activity)
+        self._emit_texts()
+        self._log.act(activity)
 
-    def _tell(self) -> None:
+    def _emit_texts(self) -> None:
         """Emit all text of a chunk at once: an event for each line would take minutes for a verbose client."""
-        if self._said:
-            said, self._said = "\n".join(self._said), []
-            self._words.say(said)
+        if self._texts:
+            text, self._texts = "\n".join(self._texts), []
+            self._log.say(text)

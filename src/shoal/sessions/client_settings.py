@@ -23,11 +23,11 @@ async def set_aside_settings(context: RunContext, worker: WorkerSpec, commit: st
     """Make the commit that *worker* starts from instead of *commit*; `None` if nothing has to be set aside."""
     if worker.trusts_base or worker.adapter.client is None:
         return None
-    repository, ground = context.repository, context.base.commit
-    paths = [path for path in await list_changed_paths(repository.git, ground, commit) if is_client_config(path)]
+    repository, base = context.repository, context.base.commit
+    paths = [path for path in await list_changed_paths(repository.git, base, commit) if is_client_config(path)]
     if not paths:
         return None
-    start = await revert_paths(repository, ground, commit, is_client_config)
+    start = await revert_paths(repository, base, commit, is_client_config)
     return Aside(commit=commit, start=start, paths=tuple(ascii(path)[1:-1] for path in paths[:NAMED_AT_MOST]))
 
 

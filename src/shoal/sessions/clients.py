@@ -132,8 +132,8 @@ def _npm_version(real: Path) -> Version | None:
             return None
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             with (folder / MANIFEST).open("rb") as file:
-                said = json.loads(file.read(LARGEST_MANIFEST))["version"]
-            return tuple(int(part) for part in said.partition("-")[0].split("."))
+                text = json.loads(file.read(LARGEST_MANIFEST))["version"]
+            return tuple(int(part) for part in text.partition("-")[0].split("."))
     return None
 
 
@@ -143,7 +143,7 @@ _known: dict[tuple[Path, int], Version | None] = {}
 async def _ask_version(client: Client, path: Path, changed: int, environ: Mapping[str, str]) -> Version | None:
     """Ask the program itself, once per program; it gets no home of the user and no key."""
     if (path, changed) not in _known:
-        said = b""
+        printed = b""
         with (
             contextlib.suppress(ShoalError, OSError, TimeoutError),
             tempfile.TemporaryDirectory(prefix="shoal-version-", ignore_cleanup_errors=True) as home,
@@ -151,12 +151,12 @@ async def _ask_version(client: Client, path: Path, changed: int, environ: Mappin
             env = {"PATH": ":".join((str(path.parent), environ.get("PATH", ""), *SYSTEM_PATH)), "HOME": home}
             command = Command(argv=(str(path), *client.version_arguments), cwd=Path("/"), env=env)
             done = await proc.run(command, timeout=VERSION_SECONDS, limit=LARGEST_MANIFEST)
-            said = done.stdout or done.stderr
-        _known[path, changed] = client.version(said.decode(errors="replace"))
+            printed = done.stdout or done.stderr
+        _known[path, changed] = client.version(printed.decode(errors="replace"))
     return _known[path, changed]
 
 
-SAID_BYTES = 64 * 1024
+OUTPUT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,13 +217,13 @@ async def _try_client(
     """Ask it for its version inside the sandbox, and return what is wrong with the answer."""
     home = Path(environ.get("HOME") or "/nowhere")
     tools = toolchain(str(path), search=environ.get("PATH", ""), private=(home,))
-    said = {stream: HeadBuffer(SAID_BYTES) for stream in Stream}
+    buffers = {stream: HeadBuffer(OUTPUT_BYTES) for stream in Stream}
     with tempfile.TemporaryDirectory(prefix="shoal-client-") as scratch:
         env = {"PATH": ":".join((*map(str, tools.path), *SYSTEM_PATH)), "HOME": scratch, "TMPDIR": scratch}
         command = Command(argv=(str(path), *client.version_arguments), cwd=Path(scratch), env=env)
         Path(scratch).chmod(0o777)  # the agent is another user in its sandbox
         policy = Policy(token=secrets.token_hex(8), read=tools.read, write=(Path(scratch),))
-        sink = lambda stream, data: said[stream].feed(data)  # noqa: E731 - of one line, like the others
+        sink = lambda stream, data: buffers[stream].feed(data)  # noqa: E731 - of one line, like the others
         try:
             async with (
                 asyncio.timeout(VERSION_SECONDS),
@@ -232,12 +232,12 @@ async def _try_client(
                 ended = await sandboxed.wait()
         except TimeoutError:
             return f"it did not print its version within {VERSION_SECONDS:g} s", None
-    words = (said[Stream.STDOUT].content() + said[Stream.STDERR].content()).decode(errors="replace")
+    words = (buffers[Stream.STDOUT].content() + buffers[Stream.STDERR].content()).decode(errors="replace")
     return _trouble(ended, words), client.version(words)
 
 
 def _trouble(ended: Exit, words: str) -> str | None:
     if ended.code == 0:
         return None
-    last = words.strip().splitlines()[-1:] or ["it said nothing"]
+    last = words.strip().splitlines()[-1:] or ["it printed nothing"]
     return f"it does not run in the sandbox: {last[0][:200]}"

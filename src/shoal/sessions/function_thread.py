@@ -24,18 +24,18 @@ async def run_in_thread(session: Session) -> AgentEnd:
     worker, workspace = session.worker, session.workspace
     if not workspace.is_visible or worker.function is None:
         raise Unavailable("execution_mode thread", "this workspace is visible only in a sandbox", "ask for worktree")
-    said = _call_in_thread(worker.function, (worker.task.prompt, workspace.path)[: arguments(worker.function)])
+    call = _call_in_thread(worker.function, (worker.task.prompt, workspace.path)[: arguments(worker.function)])
     try:
         async with asyncio.TaskGroup() as group:
             stopped = group.create_task(session.stop.wait())
-            await asyncio.wait((said, stopped), timeout=worker.seconds, return_when=asyncio.FIRST_COMPLETED)
-            ending = Ending.BY_ITSELF if said.done() else Ending.STOP if stopped.done() else Ending.TIME
+            await asyncio.wait((call, stopped), timeout=worker.seconds, return_when=asyncio.FIRST_COMPLETED)
+            ending = Ending.BY_ITSELF if call.done() else Ending.STOP if stopped.done() else Ending.TIME
             stopped.cancel()
     except BaseExceptionGroup as errors:
         raise first_error(errors) from None
     # An abandoned function may still write there: nobody else may get these files.
-    workspace.can_recycle = workspace.can_recycle and said.done()
-    code = _log_outcome(said.result(), session.log) if said.done() else None
+    workspace.can_recycle = workspace.can_recycle and call.done()
+    code = _log_outcome(call.result(), session.log) if call.done() else None
     session.log.close()
     return AgentEnd(ending=ending, exit=Exit(code, None), log=session.log)
 
@@ -60,9 +60,9 @@ def _call_in_thread(function: Callable[..., object], given: tuple[str | Path, ..
     outcome: asyncio.Future[_ThreadOutcome] = loop.create_future()
 
     def work() -> None:
-        said = _outcome(function, given)
+        result = _outcome(function, given)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(lambda: None if outcome.done() else outcome.set_result(said))
+            loop.call_soon_threadsafe(lambda: None if outcome.done() else outcome.set_result(result))
 
     threading.Thread(target=work, name="shoal-agent", daemon=True).start()
     return outcome

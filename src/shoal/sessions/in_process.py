@@ -124,16 +124,16 @@ async def _outcome(fork: Agent, session: Session) -> Reply | ShoalError:
 
 async def _prompt_agent(fork: Agent, session: Session) -> Reply | ShoalError:
     """Prompt with the task, then with each message of a person; its time limit covers all of them."""
-    worker, said = session.worker, session.worker.task.prompt
+    worker, prompt = session.worker, session.worker.task.prompt
     end = None if worker.seconds is None else time.monotonic() + worker.seconds
     try:
         while True:
             left = None if end is None else max(0.001, end - time.monotonic())
-            reply = await fork.prompt(said, timeout=left)
+            reply = await fork.prompt(prompt, timeout=left)
             message = take_message(session.context, session.id, session.control)
             if message is None:
                 return reply
-            said = message
+            prompt = message
     except ShoalError as error:  # whatever it is, it is this agent's failure, and its work is kept
         return error
 

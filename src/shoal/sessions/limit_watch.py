@@ -204,11 +204,11 @@ def counter(context: RunContext, folders: tuple[Path, ...]) -> Callable[[], Awai
 
 
 async def _count(context: RunContext, folders: tuple[Path, ...]) -> int:
-    said = bytearray()
+    output = bytearray()
 
     def feed(stream: Stream, data: bytes) -> None:
         if stream is Stream.STDOUT:
-            said.extend(data[:1000])
+            output.extend(data[:1000])
 
     words = ("du", "--summarize", "--total", "--block-size=1", "--one-file-system", "--", *map(str, folders))
     # Only the last line, which is the total: the others begin with the folders' names.
@@ -220,5 +220,5 @@ async def _count(context: RunContext, folders: tuple[Path, ...]) -> int:
         context.sandbox, Command(argv=argv, cwd=Path("/"), env=env), policy, sink=feed
     ) as sandboxed:
         await sandboxed.wait()
-    number = bytes(said).partition(b"\t")[0]
+    number = bytes(output).partition(b"\t")[0]
     return int(number) if number.isdigit() else 0

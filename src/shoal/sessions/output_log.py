@@ -232,10 +232,10 @@ class OutputLog:
 
     def _emit_lines(self, stream: Stream) -> None:
         """Make one event of all lines of a chunk: an event for each would take minutes for a verbose agent."""
-        said = self._voice(stream).take()
-        if said is None:
+        taken = self._voice(stream).take()
+        if taken is None:
             return
-        text, missing = said
+        text, missing = taken
         if self._has_room(text):
             self._say(stream, text, missing)
         else:
@@ -274,10 +274,10 @@ class _StreamBuffer:
         """Return the lines that were not emitted yet, and how many bytes are missing; `None` if there are none."""
         if not self._waiting:
             return None
-        said = "\n".join(self._waiting), self._missing
+        taken = "\n".join(self._waiting), self._missing
         self._waiting.clear()
         self._missing = 0
-        return said
+        return taken
 
     def _emit(self, text: str, dropped: int) -> None:
         self.tail.add(text)

@@ -61,8 +61,8 @@ class SandboxCheck:
     def assert_open(self) -> None:
         """Raise `SandboxBroken` with the output so far."""
         if not self.is_open:
-            said = self._first.decode(errors="replace").strip()[-400:] or "it did not start, and printed nothing"
-            raise SandboxBroken(self._wall, said)
+            output = self._first.decode(errors="replace").strip()[-400:] or "it did not start, and printed nothing"
+            raise SandboxBroken(self._wall, output)
 
     def _try_to_open(self) -> None:
         # bubblewrap may print a warning before our line; the agent cannot print anything before it.
@@ -178,9 +178,9 @@ async def _let_start(process: Process, namespace: Namespace | None, listen: List
 
 
 async def _namespace(process: Process) -> Namespace | None:
-    said = await process.report("info", START_SECONDS)
+    info = await process.report("info", START_SECONDS)
     try:
-        pid = int(json.loads(said)["child-pid"])
+        pid = int(json.loads(info)["child-pid"])
     except (ValueError, KeyError, TypeError):
         return None  # it ended before it had a namespace
     return find_namespace(pid, parent=process.pid)

@@ -81,11 +81,11 @@ async def seal_work(context: RunContext, workspace: Workspace, directory: Sessio
         policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
         pack = directory.path / f"pack-{secrets.token_hex(3)}"
         with pack.open("xb") as spool:
-            said = _SealOutput(spool)
+            output = _SealOutput(spool)
             try:
                 async with (
                     above_floor(directory.path),
-                    open_sandboxed(context.sandbox, command, policy, sink=said.feed) as process,
+                    open_sandboxed(context.sandbox, command, policy, sink=output.feed) as process,
                     asyncio.timeout(context.bounds.seal_seconds),
                 ):
                     exit_ = await process.wait()
@@ -93,7 +93,7 @@ async def seal_work(context: RunContext, workspace: Workspace, directory: Sessio
                 return Seal(failure=f"sealing took more than {context.bounds.seal_seconds:.0f} s")
             except _TooMuch as error:  # the sandbox was ended at once
                 return Seal(failure=str(error))
-        return _read(said, exit_, pack)
+        return _read(output, exit_, pack)
 
 
 @contextlib.contextmanager
@@ -201,9 +201,9 @@ class _SealOutput:
         self._spool.write(data)
 
 
-def _read(said: _SealOutput, exit_: proc.Exit, pack: Path) -> Seal:
+def _read(output: _SealOutput, exit_: proc.Exit, pack: Path) -> Seal:
     # Split by "\n" alone: a folder's name, chosen by the agent, may contain U+2028 followed by a keyword of ours.
-    lines = [line.partition(" ") for line in said.header.decode(errors="replace").split("\n")]
+    lines = [line.partition(" ") for line in output.header.decode(errors="replace").split("\n")]
     facts = {key: value for key, _, value in lines}
     seal = Seal(
         tip=facts.get("tip"),
@@ -218,16 +218,16 @@ def _read(said: _SealOutput, exit_: proc.Exit, pack: Path) -> Seal:
         is_partial="dropped" in facts,
         is_plain="plain" in facts,
     )
-    return replace(seal, failure=_failure(facts, said, exit_))
+    return replace(seal, failure=_failure(facts, output, exit_))
 
 
 def _list_names(lines: list[tuple[str, str, str]], wanted: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for key, _, value in lines if key == wanted))[:NAMED_AT_MOST]
 
 
-def _failure(facts: dict[str, str], said: _SealOutput, exit_: proc.Exit) -> str | None:
-    is_told = ("none" in facts) != (said.is_packing and "tip" in facts)
-    if "failed" in facts or exit_.code != 0 or not is_told:
-        last = said.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing was said"]
+def _failure(facts: dict[str, str], output: _SealOutput, exit_: proc.Exit) -> str | None:
+    is_complete = ("none" in facts) != (output.is_packing and "tip" in facts)
+    if "failed" in facts or exit_.code != 0 or not is_complete:
+        last = output.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         return f"sealing failed: {facts.get('failed') or last[0]}"
     return None

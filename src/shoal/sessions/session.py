@@ -316,8 +316,8 @@ def _verdict(worker: WorkerSpec, ended: AgentEnd, work: KeptWork) -> tuple[Statu
     if ended.exit.signal is not None and not ended.is_judged:
         return Status.FAILED, f"it was killed by signal {ended.exit.signal}"
     if ended.exit.code != 0 and not ended.is_judged:
-        said = f": {ended.log.complaint}" if ended.log.complaint else ""
-        return Status.FAILED, f"it exited with {ended.exit.code}{said}"
+        reason = f": {ended.log.complaint}" if ended.log.complaint else ""
+        return Status.FAILED, f"it exited with {ended.exit.code}{reason}"
     if work.too_large:
         return Status.FAILED, work.too_large
     if work.commit is None and work.must_stay:

@@ -82,11 +82,11 @@ class WorkerSpec:
     """Its kind of workspace, if not the run's."""
     hex: str = field(default_factory=lambda: secrets.token_hex(3))
 
-    def context(self, ground: RunContext) -> RunContext:
-        """Return the run context *ground* with this worker's sandbox and kind of workspace."""
+    def adapt_context(self, context: RunContext) -> RunContext:
+        """Return *context* with this worker's sandbox and kind of workspace."""
         if self.sandbox is None and self.kind is None:
-            return ground
-        return replace(ground, sandbox=self.sandbox or ground.sandbox, kind=self.kind or ground.kind)
+            return context
+        return replace(context, sandbox=self.sandbox or context.sandbox, kind=self.kind or context.kind)
 
     @property
     def session(self) -> str:

@@ -228,7 +228,7 @@ class WorkerRunner:
             if self._stopped_by is not None:
                 return self._note_unstarted(worker, self._stopped_by)
             if worker.base in (None, self.context.base.commit):
-                return await self._session(worker.context(self.context), worker)
+                return await self._session(worker.adapt_context(self.context), worker)
             return await self._elsewhere(worker, worker.base)
 
     def _note_unstarted(self, worker: WorkerSpec, by: str) -> WorkerResult:
@@ -262,7 +262,7 @@ class WorkerRunner:
 
     @contextlib.asynccontextmanager
     async def _based(self, worker: WorkerSpec, commit: str) -> AsyncIterator[RunContext]:
-        context = worker.context(self.context)
+        context = worker.adapt_context(self.context)
         aside = await set_aside_settings(context, worker, commit)
         start = commit if aside is None else aside.start
         await pin(context.repository, context.run, start)

@@ -158,8 +158,8 @@ def _rows(
     if folded:
         drawn = {agent.session for agent in chosen}
         states = Counter(agent.state for agent in agents if agent.session not in drawn)
-        said = ", ".join(f"{number} {state}" for state, number in states.most_common())
-        yield paint(fit(f"  … {folded} more: {said}", size.width), "dim")
+        counts = ", ".join(f"{number} {state}" for state, number in states.most_common())
+        yield paint(fit(f"  … {folded} more: {counts}", size.width), "dim")
     if has_legend:
         yield paint(fit(LEGEND, size.width), "dim")
 

@@ -345,12 +345,12 @@ class TopApp(App[None]):
         printed = done.output.decode(errors="replace") + done.error
         self._open_pane(title, [Text(escape(line)) for line in printed.splitlines()[:MOST_LINES]])
 
-    async def _do(self, words: list[str], said: str) -> None:
+    async def _do(self, words: list[str], note: str) -> None:
         done = await self._run(words)
         if done.code:
             self._complain(done.error)
         else:
-            self.notify(clean(said), markup=False)
+            self.notify(clean(note), markup=False)
 
     async def _run(self, words: list[str]) -> Outcome:
         try:

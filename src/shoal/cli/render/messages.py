@@ -13,12 +13,12 @@ from shoal.pipeline.problems import BadDocument
 
 LONGEST = 4000
 ELSEWHERE = {  # what other tools of this field call it
-    word: said
-    for words, said in (
-        ("list ls ps", "`shoal status` shows the runs and their agents"),
+    word: advice
+    for words, advice in (
+        ("list ls", "`shoal runs` lists the runs, and `shoal ps` the running agents"),
         ("cancel kill", "`shoal stop` stops a run or one of its sessions"),
         ("gc cleanup prune", "`shoal clean` removes what no run needs"),
-        ("attach tail watch log", "`shoal logs -f` follows an agent"),
+        ("tail watch log", "`shoal logs -f` follows an agent, and `shoal attach` shows a run"),
         ("apply", "`shoal diff SESSION | git apply` does it"),
         ("start", "use `shoal run`"),
         ("check", "use `shoal validate`"),
@@ -56,8 +56,8 @@ def usage(error: typer.TyperException, words: Sequence[str], commands: Container
     if first in ELSEWHERE:
         return f"shoal: no command {first!r}; {ELSEWHERE[first]}"
     command = f"shoal {first}" if first in commands else "shoal"
-    said = escape(error.format_message()).rstrip(".").replace("Value error, ", "")
-    return f"shoal: {said}{'' if said.endswith('?') else ';'} see `{command} --help`"
+    text = escape(error.format_message()).rstrip(".").replace("Value error, ", "")
+    return f"shoal: {text}{'' if text.endswith('?') else ';'} see `{command} --help`"
 
 
 def bug(error: Exception) -> str:

@@ -148,8 +148,8 @@ def worker_lines(
         if worker.prompt and worker.prompt != previous:  # workers of one step share a prompt
             yield f"{INDENT}{INDENT}{paint(f'task: {beginning(worker.prompt, PROMPT)}', 'dim')}"
             previous = worker.prompt
-        if said := (doing or {}).get(worker.session):
-            yield f"{INDENT}{INDENT}{beginning(said, PROMPT)}"
+        if action := (doing or {}).get(worker.session):
+            yield f"{INDENT}{INDENT}{beginning(action, PROMPT)}"
         if reason := why(worker):
             yield f"{INDENT}{INDENT}why: {reason}"
         yield from (f"{INDENT}{INDENT}{line}" for line in remarks(worker))

@@ -114,8 +114,8 @@ class AcpConversation:
                 explain_failure(self._updates.last_words, CLIENT.login) if lied else None
             )
         how = "it was ended" if exit_code is None else f"it exited with {exit_code}"
-        said = last_line(errors)
-        return f"{how} before its turn was over" + (f": {one_line(said)}" if said else "")
+        reason = last_line(errors)
+        return f"{how} before its turn was over" + (f": {one_line(reason)}" if reason else "")
 
     async def watch(
         self,

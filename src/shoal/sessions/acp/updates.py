@@ -54,7 +54,7 @@ class ToolCall:
     command: str = ""
     paths: tuple[str, ...] = ()
     other: str = ""
-    is_told: bool = False
+    is_reported: bool = False
     is_asked: bool = False
     is_over: bool = False
 
@@ -159,7 +159,7 @@ class Updates:
     def __init__(self, used: Callable[[ToolCall], None]) -> None:
         self._used = used
         self._calls: dict[str, ToolCall] = {}
-        self._said: list[Activity] = []
+        self._pending: list[Activity] = []
         self._late: list[Activity] = []
         self._lines = LineSplitter(self._line, cap=LINE_BYTES)
         self._message: str | None = None
@@ -186,8 +186,8 @@ class Updates:
     def note_request(self, facts: Mapping[str, object]) -> list[Activity]:
         """Note a permission request: some agents report a tool call in no other way before it ends."""
         call = self.call(facts)
-        self._keep(replace(call, is_asked=True, is_told=True))
-        return [*self.rest(), *(() if call.is_told else [_tool(call)])]
+        self._keep(replace(call, is_asked=True, is_reported=True))
+        return [*self.rest(), *(() if call.is_reported else [_tool(call)])]
 
     def note_denial(self, call: ToolCall, why: str) -> None:
         """End a denied call, whether the agent reports its end or not."""
@@ -219,8 +219,8 @@ class Updates:
         call = self._calls.get(name, ToolCall(call=name)).merge_update(update)
         status = update.get("status")
         is_over = status in ("completed", "failed")
-        if not call.is_told and (call.is_known or is_over):
-            call = replace(call, is_told=True)
+        if not call.is_reported and (call.is_known or is_over):
+            call = replace(call, is_reported=True)
             yield _tool(call)
         self._keep(replace(call, is_over=is_over or call.is_over))
         if is_over and not call.is_over:
@@ -239,13 +239,13 @@ class Updates:
     def _line(self, text: str, dropped: int) -> None:
         if dropped:
             what = f"a line of {len(text) + dropped} bytes was too long to keep"
-            self._said.append(Activity(act=Act.TROUBLE, text=what))
+            self._pending.append(Activity(act=Act.TROUBLE, text=what))
         else:
-            self._said.append(Activity(act=Act.SAID, text=text))
+            self._pending.append(Activity(act=Act.SAID, text=text))
 
     def _take_pending(self) -> list[Activity]:
-        said, self._said = self._said, []
-        return said
+        pending, self._pending = self._pending, []
+        return pending
 
 
 def _tool(call: ToolCall) -> Activity:

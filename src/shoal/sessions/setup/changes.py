@@ -93,10 +93,10 @@ async def inspect_setup(context: RunContext, workspace: Workspace, session_dir: 
     read = (workspace.path, workspace.changes)
     policy = context.policy(token=secrets.token_hex(8), read=read, write=(gitdir,), layers=_only_read(workspace))
     policy = replace(policy, uid=os.getuid(), gid=os.getgid(), capabilities=("CAP_DAC_READ_SEARCH",))
-    said = _SetupOutput()
+    output = _SetupOutput()
     try:
         async with (
-            open_sandboxed(context.sandbox, command, policy, sink=said.feed) as running,
+            open_sandboxed(context.sandbox, command, policy, sink=output.feed) as running,
             asyncio.timeout(SECONDS),
         ):
             done = await running.wait()
@@ -104,10 +104,10 @@ async def inspect_setup(context: RunContext, workspace: Workspace, session_dir: 
         raise SetupFailed("setup failed: its changes could not be listed within 5 minutes") from None
     finally:
         shutil.rmtree(gitdir, ignore_errors=True)
-    if done.code != 0 or said.is_over:
-        why = "too many new files" if said.is_over else said.stderr.decode(errors="replace").strip()[-300:]
+    if done.code != 0 or output.is_over:
+        why = "too many new files" if output.is_over else output.stderr.decode(errors="replace").strip()[-300:]
         raise SetupFailed(f"setup failed: its changes cannot be listed: {why}; add the files to .gitignore")
-    return parse_setup_note(said.stdout)
+    return parse_setup_note(output.stdout)
 
 
 def for_seal(session_dir: Path, gitdir: Path) -> None:
@@ -156,9 +156,9 @@ class _SetupOutput:
             self.stdout += data
 
 
-def parse_setup_note(said: bytes) -> SetupChanges:
+def parse_setup_note(output: bytes) -> SetupChanges:
     """Parse the sandbox's output: names of the topmost new entries, an empty one, then git's raw records."""
-    tops, _, raw = said.partition(b"\0\0") if not said.startswith(b"\0") else (b"", b"", said[1:])
+    tops, _, raw = output.partition(b"\0\0") if not output.startswith(b"\0") else (b"", b"", output[1:])
     return SetupChanges(tuple(_entries(raw)), tuple(name for name in tops.split(b"\0") if name))
 
 

@@ -73,9 +73,9 @@ def setup_of(context: RunContext, job: WorkerSpec) -> Setup:
 
 
 def _find_setup(context: RunContext, job: WorkerSpec) -> Setup:
-    """Find the nearest word on set-up; the repository's own counts in a sandbox, where no document says any."""
-    if (said := job.task.nearest_setup) is not None:
-        return said
+    """Find the set-up that takes precedence; the repository's own counts only in a sandbox, if no document has one."""
+    if (setup := job.task.nearest_setup) is not None:
+        return setup
     project = context.project
     if project.setup is None or not context.sandbox.confines:
         return Setup()
@@ -268,12 +268,12 @@ async def _layer_of(context: RunContext, job: WorkerSpec, setup: Setup) -> tuple
 
 async def _users_layer_of(context: RunContext, job: WorkerSpec, setup: Setup) -> tuple[str, RunContext]:
     """Return the key of a layer on the user's own commit, and its context: that of the run, if it fits."""
-    ground = context.base.ground
-    key = _key(context, job, setup, ground)
+    bottom = context.base.bottom
+    key = _key(context, job, setup, bottom)
     is_own = context.base.over is not None and (
-        not is_ready(context.paths.setups, key) or await _has_other_locks(context, ground)
+        not is_ready(context.paths.setups, key) or await _has_other_locks(context, bottom)
     )
-    return (_key(context, job, setup, context.base), context) if is_own else (key, replace(context, base=ground))
+    return (_key(context, job, setup, context.base), context) if is_own else (key, replace(context, base=bottom))
 
 
 def _with_own_rights(context: RunContext, job: WorkerSpec, setup: Setup) -> Setup:

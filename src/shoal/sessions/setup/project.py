@@ -34,10 +34,10 @@ Exists = Callable[[str], bool]
 def setup_in(name: str, content: bytes, exists: Exists) -> Setup | None:
     """Read the set-up in the file *name*; `None` if it has none. Raises `BadInput` if it is invalid."""
     try:
-        said = _toml(content.decode()) if name.endswith(".toml") else json.loads(content)
+        document = _toml(content.decode()) if name.endswith(".toml") else json.loads(content)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{name} cannot be read: {str(error)[:200]}; fix it, or set `setup: []` in `runtime`") from None
-    found = KNOWN[name](said if isinstance(said, dict) else {})
+    found = KNOWN[name](document if isinstance(document, dict) else {})
     commands = _texts(name, found)
     if name == CURSOR and isinstance(found, str):
         commands = tuple(_script(command, exists) for command in commands)
@@ -50,14 +50,14 @@ def _toml(text: str) -> object:
     return tomllib.loads(text)
 
 
-def _conductor(said: Mapping[str, object]) -> object:
-    scripts = said.get("scripts")
+def _conductor(document: Mapping[str, object]) -> object:
+    scripts = document.get("scripts")
     return scripts.get("setup") if isinstance(scripts, dict) else None
 
 
-def _cursor(said: Mapping[str, object]) -> object:
-    own = said.get("setup-worktree-unix")
-    return said.get("setup-worktree") if own is None else own
+def _cursor(document: Mapping[str, object]) -> object:
+    own = document.get("setup-worktree-unix")
+    return document.get("setup-worktree") if own is None else own
 
 
 def _texts(name: str, found: object) -> tuple[str, ...]:
@@ -183,11 +183,11 @@ def _read_tool_file(tree: Path) -> Project:
 async def _patterns(repository: Repository, base: Base) -> bytes | None:
     if not (repository.top / ".git").exists():  # a plain folder has no ignored files
         return None
-    if (said := content(repository.top, INCLUDE, LARGEST)) is not None:
-        return said
-    said = content(base.tree, INCLUDE, LARGEST)
+    if (patterns := content(repository.top, INCLUDE, LARGEST)) is not None:
+        return patterns
+    patterns = content(base.tree, INCLUDE, LARGEST)
     # An agent that writes this file asks for the user's own files.
-    return said if said is not None and await _base_is_users(repository, base) else None
+    return patterns if patterns is not None and await _base_is_users(repository, base) else None
 
 
 async def _base_is_users(repository: Repository, base: Base) -> bool:

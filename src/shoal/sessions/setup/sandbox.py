@@ -106,13 +106,13 @@ def _programs(setup: Setup) -> Iterator[str]:
 
 
 def _why(setup: Setup, seen: WatchResult, log: OutputLog, network: Network) -> str:
-    said = (log.output + log.errors).strip()[-TAIL_CHARS:].splitlines()[-TAIL_LINES:]
-    lines = [f"setup failed: {_end(setup, seen)}{f' ({setup.source})' if setup.source else ''}", *said]
-    if setup.named & ROOT_NAMES and "No such file" in "".join(said):
+    tail = (log.output + log.errors).strip()[-TAIL_CHARS:].splitlines()[-TAIL_LINES:]
+    lines = [f"setup failed: {_end(setup, seen)}{f' ({setup.source})' if setup.source else ''}", *tail]
+    if setup.named & ROOT_NAMES and "No such file" in "".join(tail):
         lines.append(f"files of your checkout that set-up may read are named in {INCLUDE}; it sees no others")
     if setup.is_confined:
         lines.append(CONFINED)
-    elif not NETWORKS[network].shares_host and _UNREACHED.search("".join(said)):
+    elif not NETWORKS[network].shares_host and _UNREACHED.search("".join(tail)):
         lines.append("it had no network; `setup: {run: …, network: host}` gives it one")
     return "\n".join(lines)
 
