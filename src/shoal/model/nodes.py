@@ -1,0 +1,66 @@
+"""Nodes as a user names them: what carries bytes to them, where they are, and what they are labelled with."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from shoal.errors import BadInput
+
+PIPE, SSH, RAY = "pipe", "ssh", "ray"
+MAX_CAPACITY = 1000
+Label = str | int | float | bool
+HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.%a-z]+\])")
+FORMS = "give a host like `me@build1:8`, `pipe:4`, `ray` or `ray://ADDRESS`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddress:
+    """Where sessions can run: *place* is the host of `ssh` or the address of `ray`, which may have many nodes."""
+
+    carrier: str
+    place: str = ""
+    capacity: int | None = None
+    """How many sessions it takes at once; `None` leaves that to the node."""
+    labels: Mapping[str, Label] = field(default_factory=dict)
+    name: str = ""
+    """Its name among the nodes of a run, which is unique."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `host`, `user@host:8`, `pipe:4`, `ray` or `ray://address`; raise `BadInput` for anything else."""
+        text = text.strip()
+        if text == RAY or text.startswith(f"{RAY}://"):
+            return cls(carrier=RAY, place=text.removeprefix(RAY).removeprefix("://"), name=RAY)
+        place, found, count = text.rpartition(":")
+        if not found or not count.isdecimal():
+            place, count = text, ""
+        capacity = int(count) if count else None
+        if capacity is not None and not 1 <= capacity <= MAX_CAPACITY:
+            raise BadInput(f"{text!r:.80}: a node takes 1 to {MAX_CAPACITY} sessions at once")
+        if place == PIPE:
+            return cls(carrier=PIPE, capacity=capacity, name=PIPE)
+        if not HOST.fullmatch(place):
+            raise BadInput(f"{text!r:.80} names no node; {FORMS}")
+        return cls(carrier=SSH, place=place, capacity=capacity, name=place)
+
+
+def parse_nodes(text: str) -> tuple[NodeAddress, ...]:
+    """Read a list of nodes separated by commas, as `--on` takes it."""
+    parts = [part for part in text.split(",") if part.strip()]
+    if not parts:
+        raise BadInput(f"no node is named; {FORMS}")
+    return name_nodes(NodeAddress.parse(part) for part in parts)
+
+
+def name_nodes(addresses: Iterable[NodeAddress]) -> tuple[NodeAddress, ...]:
+    """Give each a name of its own: those that share one are numbered, such as `pipe-1` and `pipe-2`."""
+    given = tuple(addresses)
+    names = [address.name for address in given]
+    counts: dict[str, int] = {}
+    found = []
+    for address in given:
+        counts[address.name] = number = counts.get(address.name, 0) + 1
+        is_shared = names.count(address.name) > 1
+        found.append(replace(address, name=f"{address.name}-{number}") if is_shared else address)
+    return tuple(found)
