@@ -46,6 +46,7 @@ test-kills: setup
 # long tests, with those that measure time run alone; as root, also test-user
 test-deep: setup clients
 	@sh scripts/browser
+	@sh scripts/sshd
 	$(PYTEST) $(AT_ONCE) -m 'deep and not alone' tests
 	$(PYTEST) -m 'deep and alone' tests
 	[ "$$(id -u)" -ne 0 ] || $(MAKE) --no-print-directory test-user

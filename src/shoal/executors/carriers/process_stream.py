@@ -40,12 +40,14 @@ class ProcessWriter:
 
 
 @contextlib.asynccontextmanager
-async def open_process_stream(command: Command, *, grace: float, is_node: bool) -> AsyncIterator[NodeStream]:
+async def open_process_stream(
+    command: Command, *, grace: float, is_node: bool, errors: HeadTailBuffer | None = None
+) -> AsyncIterator[NodeStream]:
     """Run *command*, whose `stdin` is an `OpenInput`, and yield its stream; on leaving it gets *grace* to end.
 
-    *is_node* says that the process is the node itself, so that its end is the node's end.
+    *is_node* says that the process is the node itself, so that its end is the node's end. *errors* gets its stderr.
     """
-    reader, errors = asyncio.StreamReader(limit=BUFFER_BYTES), HeadTailBuffer(STDERR_BYTES)
+    reader, errors = asyncio.StreamReader(limit=BUFFER_BYTES), errors or HeadTailBuffer(STDERR_BYTES)
     has_ended = False
 
     def end() -> None:

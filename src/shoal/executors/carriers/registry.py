@@ -11,6 +11,7 @@ from shoal.model.nodes import NodeAddress
 # Loaded when used: some import large libraries.
 MODULES: Mapping[str, str] = {
     "pipe": "shoal.executors.carriers.pipe",
+    "ssh": "shoal.executors.carriers.ssh",
 }
 
 
