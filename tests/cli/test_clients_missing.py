@@ -124,3 +124,19 @@ def test_a_client_that_is_misspelt_is_told_with_the_nearest(shoal: Shoal) -> Non
     said = shoal("run", "--task", "x", "--agent", "cluade")
 
     assert (said.code, "did you mean 'claude'?" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(("login", "name"), [("claude", "claude"), ("codex", "codex")])
+def test_a_login_that_is_not_there_or_damaged_is_refused_before_the_run(
+    repo: Path, tmp_path: Path, login: str, name: str
+) -> None:
+    path = program(tmp_path / "bin", name, "1000.1.0")
+
+    assert_refused(repo, asked(repo, name, path, "--login", login), "there is no login at", f"log in with `{login}`")
+
+
+def test_an_unknown_login_is_bad_input(repo: Path, tmp_path: Path) -> None:
+    said = asked(repo, "claude", program(tmp_path / "bin", "claude", "1000.1.0"), "--login", "claud")
+
+    assert said.code == 2
+    assert "did you mean 'claude'" in said.err

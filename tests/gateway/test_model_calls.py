@@ -59,7 +59,7 @@ class Gateway:
 @contextlib.asynccontextmanager
 async def serving(script: Script, state: Path) -> AsyncIterator[Gateway]:
     async with ModelServer(script) as model, asyncio.TaskGroup() as group:
-        gateway = Gateway(model, ModelCalls({"XDG_STATE_HOME": str(state)}), group)
+        gateway = Gateway(model, ModelCalls({"XDG_STATE_HOME": str(state)}, group), group)
         yield gateway
         for task in gateway.tasks:
             task.cancel()
@@ -191,8 +191,11 @@ async def test_who_hangs_up_before_an_answer_begins_has_spent_what_was_asked(tmp
     assert budget.spent.usd > 0
 
 
-def test_an_answer_by_an_unknown_name_costs_what_the_model_that_was_asked_does() -> None:
-    calls, upstream = ModelCalls({}), Upstream(name="anthropic", url="http://x", format="anthropic")
+async def test_an_answer_by_an_unknown_name_costs_what_the_model_that_was_asked_does() -> None:
+    calls, upstream = (
+        ModelCalls({}, asyncio.TaskGroup()),
+        Upstream(name="anthropic", url="http://x", format="anthropic"),
+    )
     order = SessionOrder(session="s", run="r", step="w", upstreams=(upstream,), scopes=("run",))
     request = RequestHead(method="POST", target="/", headers=[])
     route = Route(method="POST", path="/v1/messages", query="", is_answer=True)

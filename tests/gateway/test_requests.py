@@ -77,7 +77,7 @@ async def serving(tmp_path: Path, answer: bytes = ANSWER, status: str = "200 OK"
         order = SessionOrder(session="s", run="r", step="w", upstreams=(upstream,))
         listener = socket.create_server(("127.0.0.1", 0), backlog=1100)
         served = Served(listener.getsockname()[1], order)
-        calls = ModelCalls({"XDG_STATE_HOME": str(tmp_path)})
+        calls = ModelCalls({"XDG_STATE_HOME": str(tmp_path)}, group)
         server = SessionServer(order, calls, lambda message: served.said.append(dict(message)))
         task = group.create_task(serve_listener(listener, server.serve))
         yield served

@@ -207,6 +207,9 @@ def _total(messages: Iterable[Mapping[str, float]]) -> dict[str, float]:
     }
 
 
+LOGIN_FILE = ".claude/.credentials.json"
+NEVER = 4_102_444_800_000
+"""When the token of a sandbox expires, in milliseconds: the gateway renews the login, not the client."""
 CLIENT = Client(
     program="claude",
     install="npm install -g @anthropic-ai/claude-code",
@@ -221,7 +224,8 @@ CLIENT = Client(
         "CLAUDE_CODE_USE_VERTEX",
         "AWS_REGION",
     ),
-    logins=(".claude/.credentials.json",),
+    logins=(LOGIN_FILE,),
+    held_login="claude",
     upstreams=("anthropic",),
     elsewhere={"CLAUDE_CODE_USE_BEDROCK": ("0",), "CLAUDE_CODE_USE_VERTEX": ("0",), "AWS_BEARER_TOKEN_BEDROCK": ()},
     conversations=(".claude/projects",),
@@ -261,12 +265,22 @@ class Claude:
         argv += [*_permissions(tool_rules(task)), *spec.args]
         # as root it refuses to skip permissions unless this says that it is sandboxed
         env = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": MOST_RETRIES, "IS_SANDBOX": "1"}
-        env.update(self.gateway_settings(place.gateway).env)
-        return Invocation(argv=tuple(argv), stdin=self.message(task.prompt), env=env, is_live=True)
+        model = self.gateway_settings(place.gateway)
+        env.update(model.env)
+        return Invocation(
+            argv=tuple(argv), stdin=self.message(task.prompt), env=env, home=dict(model.home), is_live=True
+        )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
-        """Set the address and the token."""
-        return NO_SETTINGS if access is None else GatewaySettings(env=dict(anthropic_variables(access)))
+        """Set the address and the token; for a login, a file like the user's, of which it chooses its model."""
+        if access is None:
+            return NO_SETTINGS
+        profile = access.profiles.get("anthropic")
+        if not profile:
+            return GatewaySettings(env=dict(anthropic_variables(access)))
+        login = {**profile, "accessToken": access.token, "refreshToken": None, "expiresAt": NEVER}
+        home = {LOGIN_FILE: json.dumps({"claudeAiOauth": login}).encode()}
+        return GatewaySettings(env={"ANTHROPIC_BASE_URL": access.url_of("anthropic")}, home=home)
 
     def reader(self) -> ClaudeReader:
         """Read its stream of JSON."""

@@ -37,6 +37,8 @@ class Client:
     """Other names of the program, by which some of its packages install it."""
     upstreams: tuple[str, ...] = ()
     """Models of the gateway that it can ask, by their names; it needs one of them."""
+    held_login: str = ""
+    """The login of it that the gateway can hold, by its name in `gateway.logins`."""
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Variables by which it chooses a provider, with the values that the gateway can be used with, besides none."""
     settings_files: tuple[str, ...] = ()

@@ -183,6 +183,7 @@ CLIENT = Client(
     oldest=(0, 150, 0),
     keys=("CODEX_API_KEY",),
     logins=(".codex/auth.json",),
+    held_login="codex",
     upstreams=("openai",),
     conversations=(".codex/sessions",),
     knows=("model", "system prompt", "rules for commands", "usage", "retries"),

@@ -65,5 +65,7 @@ def assert_provider(client: str, model: str | None, access: GatewayAccess | None
 def anthropic_variables(access: GatewayAccess) -> Iterator[tuple[str, str]]:
     """Yield the variables of Anthropic's own clients; our token is sent in the same header as the user's credential."""
     yield "ANTHROPIC_BASE_URL", access.url_of("anthropic")
-    is_bearer = "anthropic" in access.bearers
-    yield "ANTHROPIC_AUTH_TOKEN" if is_bearer else "ANTHROPIC_API_KEY", access.token
+    if "anthropic" in access.profiles:  # Claude Code asks in another way if it has logged in
+        yield "CLAUDE_CODE_OAUTH_TOKEN", access.token
+    else:
+        yield "ANTHROPIC_AUTH_TOKEN" if "anthropic" in access.bearers else "ANTHROPIC_API_KEY", access.token

@@ -147,7 +147,7 @@ def adapter_of(spec: AgentSpec, host: AdapterHost) -> Adapter:
     own = _find_speaker(spec, host) if isinstance(made, Acp) else None
     if own is None or own.client is None:
         return made
-    same = ("keys", "settings", "logins", "upstreams", "elsewhere", "settings_files")
+    same = ("keys", "settings", "logins", "upstreams", "held_login", "elsewhere", "settings_files")
     client = replace(CLIENT, **{name: getattr(own.client, name) for name in same})
     if not isinstance(own, UsesGateway):
         return Acp(client=client)

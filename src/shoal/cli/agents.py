@@ -70,11 +70,12 @@ def remedy(status: ClientStatus) -> str:
 
 
 def _network_hint(status: ClientStatus) -> str:
-    """Say what a client that has a login and no key needs: on the gateway, a login is of no use."""
+    """Say what a client that has a login and no key needs: the gateway uses a login only if asked to."""
     login, client = status.found.login, status.client
     if login is None or login.startswith("$") or not (client.needs_login and client.upstreams):
         return ""
-    return "a login without an API key: run it with `--network host`, or set a key"
+    instead = f"`--login {client.held_login}`" if client.held_login else "`--network host`"
+    return f"a login without an API key: run it with {instead}, or set a key"
 
 
 BUBBLEWRAP = "bubblewrap"

@@ -12,6 +12,7 @@ from shoal.cli.notify import override_notify
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.budget import SpendingLimit
+from shoal.model.gateway import LOGINS, with_logins
 from shoal.model.permissions import Permissions
 from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
 from shoal.model.policy import NETWORKS, Network
@@ -123,6 +124,7 @@ class RunOverrides:
     notify_command: str | None = None
     budget: str | None = None
     allow_hosts: Sequence[str] | None = None
+    logins: Sequence[str] | None = None
 
 
 def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
@@ -135,6 +137,9 @@ def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str
         raise BadInput(f"--sandbox: {UnknownName('sandbox', overrides.sandbox, KINDS)}")
     if overrides.isolation is not None and overrides.isolation not in WORKSPACE_NAMES:
         raise BadInput(f"--isolation: {UnknownName('workspace', overrides.isolation, WORKSPACE_NAMES)}")
+    for login in overrides.logins or ():
+        if login not in LOGINS:
+            raise BadInput(f"--login: {UnknownName('client with a login for the gateway', login, LOGINS)}")
     timeout = None if overrides.timeout is None else duration("--timeout", overrides.timeout)
     work = _with_text(work)
     made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)
@@ -146,6 +151,7 @@ def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str
         isolation_strategy=overrides.isolation or made.isolation_strategy,
         budget=made.budget if overrides.budget is None else SpendingLimit.parse(overrides.budget),
         notify=override_notify(made.notify, overrides.notify or (), overrides.notify_command),
+        upstreams=with_logins(made.upstreams, overrides.logins or ()),
     )
 
 

@@ -82,6 +82,12 @@ AllowHost = Annotated[
     list[str] | None,
     typer.Option("--allow-host", metavar="NAME", help="A host that agents on the gateway may reach; repeatable."),
 ]
+Login = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--login", metavar="claude|codex", help="Use your login of this client, outside of sandboxes; repeatable."
+    ),
+]
 Input = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="TEXT|NAME=TEXT", help="A value for `{{ input }}` in a pipeline; repeatable."),
@@ -133,6 +139,7 @@ def command(
     deadline: option.Deadline = None,
     network: option.Net = None,
     allow_host: option.AllowHost = None,
+    login: option.Login = None,
     inputs: option.Input = None,
     budget: option.MaxSpent = None,
     record: option.Record = False,
@@ -157,9 +164,8 @@ def command(
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
     chosen = one_or_several(agent or [], agents)
     work = RequestedWork(repo, target, task or (), tasks, *chosen, program, pattern, inputs or (), pipeline)
-    how = (at_once, sandbox, isolation, timeout, network, retries)
-    overrides = RunOverrides(*how, notify, notify_command, budget, allow_host)
-    limit, plan = _until(deadline), make_plan(work, overrides, os.environ)
+    how = (at_once, sandbox, isolation, timeout, network, retries, notify, notify_command, budget, allow_host, login)
+    limit, plan = _until(deadline), make_plan(work, RunOverrides(*how), os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
     face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))

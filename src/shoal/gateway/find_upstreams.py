@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.gateway.providers import PROVIDERS
-from shoal.model.gateway import USUAL_FORMATS, Upstream
+from shoal.model.gateway import OAUTH_VARIABLE, USUAL_FORMATS, Upstream
 from shoal.model.masking import CERTAIN
 
 
@@ -42,7 +42,7 @@ USUAL = (
         format="anthropic",
         url=PROVIDERS["anthropic"].url,
         keys=("ANTHROPIC_API_KEY",),
-        bearers=("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+        bearers=("ANTHROPIC_AUTH_TOKEN", OAUTH_VARIABLE),
         urls=("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE", "ANTHROPIC_HOST"),
     ),
     UsualUpstream(

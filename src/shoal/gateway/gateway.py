@@ -30,6 +30,8 @@ ENVIRONMENT = (
 """What of the user's environment concerns how servers are reached; no key is among it."""
 LISTEN_SECONDS = 15.0
 CLOSE_SECONDS = 5.0
+SETTLE_SECONDS = 35.0
+"""How long the gateway may take to end: a login that is being renewed must not be cut off."""
 STDERR_BYTES = 4096
 CONTROL = "control"
 
@@ -62,9 +64,9 @@ class _Child:
 
 
 @contextlib.asynccontextmanager
-async def _started(command: Command, receive: OnReceive) -> AsyncIterator[_Child]:
+async def _started(command: Command, receive: OnReceive, *, grace: float = 0.0) -> AsyncIterator[_Child]:
     errors = HeadBuffer(STDERR_BYTES)
-    async with proc.open_process(command, sink=lambda _stream, data: errors.feed(data), grace=0.0) as process:
+    async with proc.open_process(command, sink=lambda _stream, data: errors.feed(data), grace=grace) as process:
         child = _Child(process, errors, receive)
         try:
             yield child
@@ -236,7 +238,9 @@ class Gateway:
                 # not -S: it needs our installed packages
                 argv: tuple[Argument, ...] = (sys.executable, "-I", "-c", START, SharedSocket(CONTROL), *sys.path)
                 command = Command(argv=argv, cwd=Path("/"), env=self._environ)
-                self._child = await self._processes.enter_async_context(_started(command, self._receive))
+                self._child = await self._processes.enter_async_context(
+                    _started(command, self._receive, grace=SETTLE_SECONDS)
+                )
             return self._child
 
     async def _close(self, session: GatewaySession) -> None:

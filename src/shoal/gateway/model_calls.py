@@ -11,20 +11,24 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from shoal.errors import Broken
 from shoal.gateway.account import is_for_good, read_retry_after, utc_now
 from shoal.gateway.budget import BudgetBook
 from shoal.gateway.client_connection import ClientConnection, RequestHead, RequestRefused
 from shoal.gateway.governor import Asker, Governor
+from shoal.gateway.logins import LoginUnusable
 from shoal.gateway.meters import TokenUsage
 from shoal.gateway.prices import find_prices
 from shoal.gateway.providers import Headers, Provider, Route
 from shoal.gateway.recording import Divergence, ExchangeRecorder, Recorder, Replayer
+from shoal.gateway.renew_login import Logins
 from shoal.gateway.upstream_connection import UpstreamAnswer, UpstreamFailed, UpstreamPool
 from shoal.model.budget import Spending
 from shoal.model.gateway import SessionOrder, Upstream
 from shoal.store.known_repositories import find_user_folder
 
 THROTTLED = (429, 529)
+REFUSED_KEY = 401
 PATIENCE = 300.0
 """How long a request is held back and tried again for a rate limit, before its client is told."""
 LONGEST_REFUSAL = 64 * 1024
@@ -87,15 +91,17 @@ class Exchange:
 class ModelCalls:
     """What all sessions of the gateway share: connections, the rate limits of accounts, and budgets."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], group: asyncio.TaskGroup) -> None:
         self.pool = UpstreamPool(environ)
         self.book = BudgetBook()
+        self.logins = Logins(self.pool, group)
         self._governors: dict[str, Governor] = {}
         self._folder = find_user_folder(environ, "governor")
 
     def governor(self, upstream: Upstream) -> Governor:
         """Return the governor of the account that an upstream's key belongs to."""
-        account = f"{upstream.url} {hashlib.sha256(upstream.key.encode()).hexdigest()}"
+        secret = f"{upstream.login} {upstream.login_file}" if upstream.login else upstream.key
+        account = f"{upstream.url} {hashlib.sha256(secret.encode()).hexdigest()}"
         if account not in self._governors:
             self._governors[account] = Governor(account, self._folder)
         return self._governors[account]
@@ -136,14 +142,27 @@ class CallInProgress:
     tell: Tell
     tape: Recorder | Replayer | None = None
     _told_at: float = 0.0
+    _key: str = field(default="", repr=False)
+    _headers: tuple[tuple[str, str], ...] = ()
+    """What else the login needs."""
 
     async def run(self) -> bool:
         """Ask until there is an answer, and return whether the client's connection may be used again."""
         if isinstance(self.tape, Replayer):
             return await self._replay(self.tape)
+        await self._find_key()
         if not self.call.route.is_answer:  # counts and lists are not rate-limited
             async with self._ask() as answer:
+                if not self._may_renew(answer):
+                    return await self._pass_on(answer)
+            await self._find_key(self._key)
+            async with self._ask() as answer:
                 return await self._pass_on(answer)
+        return await self._ask_patiently()
+
+    async def _ask_patiently(self) -> bool:
+        """Ask, and ask again while the rate limit refuses; a login that is refused is renewed once."""
+        is_renewed = False
         patient_until = time.monotonic() + PATIENCE
         governor = self.calls.governor(self.call.upstream)
         asker = Asker(self.order.run, self.order.session)
@@ -151,21 +170,45 @@ class CallInProgress:
             async with governor.slot(asker, on_wait=self._note_wait) as slot:
                 self.exchange.waited += slot.waited
                 async with self._ask() as answer:
-                    if answer.status not in THROTTLED:
+                    may_renew = not is_renewed and self._may_renew(answer)
+                    if not may_renew and answer.status not in THROTTLED:
                         await slot.answer()
                         return await self._pass_on(answer)
                     refusal = await _read_refusal(answer)
-                if not refusal.is_for_good:
+                if not refusal.is_for_good and not may_renew:
                     await slot.refuse(refusal.retry_after)
+            if may_renew:
+                is_renewed = True
+                await self._find_key(self._key)
+                continue
             if refusal.is_for_good or time.monotonic() + (refusal.retry_after or 0) > patient_until:
                 headers = [pair for pair in self._headers_back(answer) if pair[0].lower() != b"content-length"]
                 return await self.client.answer(answer.status, headers, self._cover().whole(refusal.body))
             self.exchange.retries += 1
 
+    async def _find_key(self, refused: str = "") -> None:
+        """Take the key, or the token of a login; a login that has ended ends the session, which cannot go on."""
+        upstream = self.call.upstream
+        if not upstream.login:
+            self._key = upstream.key
+            return
+        try:
+            tokens = await self.calls.logins.find(upstream).tokens(refused)
+        except LoginUnusable as error:
+            self.tell({"event": "failed", "session": self.order.session, "why": str(error)})
+            raise RequestRefused(401, str(error)) from None
+        except Broken as error:
+            raise UpstreamFailed(str(error)) from None
+        self._key, self._headers = tokens.access, tokens.headers
+
+    def _may_renew(self, answer: UpstreamAnswer) -> bool:
+        return answer.status == REFUSED_KEY and bool(self.call.upstream.login)
+
     @contextlib.asynccontextmanager
     async def _ask(self) -> AsyncIterator[UpstreamAnswer]:
         call, upstream = self.call, self.call.upstream
-        headers = call.provider.set_key(call.request.headers, upstream.key, is_bearer=upstream.is_bearer)
+        headers = call.provider.set_key(call.request.headers, self._key, is_bearer=upstream.is_bearer)
+        headers += [(name.encode(), value.encode()) for name, value in self._headers]
         target = call.provider.upstream_target(urlsplit(upstream.url).path, call.route)
         async with contextlib.AsyncExitStack() as stack:
             asking = self.calls.pool.ask(upstream.url, (call.route.method, target, headers), self.body)
@@ -231,7 +274,7 @@ class CallInProgress:
             await self.client.send(chunk)
 
     def _cover(self) -> "KeyCover":
-        return KeyCover(self.call.upstream.key)
+        return KeyCover(self._key)
 
     def _headers_back(self, answer: UpstreamAnswer) -> Headers:
         cover = self._cover()

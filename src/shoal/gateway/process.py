@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import resource
+import signal
 import socket
 
 from shoal.errors import ShoalError
@@ -32,7 +33,9 @@ async def _serve(end: socket.socket) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         async with asyncio.TaskGroup() as group:
             gateway = _GatewayProcess(end, group)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, gateway.closed.set)
             await gateway.closed.wait()
+            await gateway.settle()
             os._exit(0)  # nobody is left to answer, and there is nothing to keep
 
 
@@ -42,9 +45,13 @@ class _GatewayProcess:
     def __init__(self, end: socket.socket, group: asyncio.TaskGroup) -> None:
         self.closed = asyncio.Event()
         self._group = group
-        self._calls = ModelCalls(os.environ)
+        self._calls = ModelCalls(os.environ, group)
         self._sessions: dict[str, _OpenSession] = {}
         self._control = ControlSocket(end, self._receive, self.closed.set)
+
+    async def settle(self) -> None:
+        """Finish what must not be cut off."""
+        await self._calls.logins.settle()
 
     def _receive(self, message: Message, descriptors: list[int]) -> None:
         match message:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from shoal.gateway import meters, provider_tools
 from shoal.gateway.meters import Reader, UsageMeter
+from shoal.model.gateway import OAUTH_PREFIX
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -21,7 +22,7 @@ MODEL_PATH = rf"{NAME}(?:/{NAME})*"
 
 CREDENTIALS = {
     *("authorization", "x-api-key", "api-key", "x-goog-api-key", "proxy-authorization", "cookie", "x-auth-token"),
-    *("openai-organization", "openai-project", "x-goog-user-project"),  # they choose who pays
+    *("openai-organization", "openai-project", "x-goog-user-project", "chatgpt-account-id"),  # they choose who pays
 }
 UNSAFE = {
     *("x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url"),
@@ -119,7 +120,7 @@ class Provider:
             for name, value in headers
             if name.lower() not in DROPPED | named and not REDIRECTING.search(name.lower())
         ]
-        header = b"authorization" if is_bearer or key.startswith("sk-ant-oat") else self.key_header
+        header = b"authorization" if is_bearer or key.startswith(OAUTH_PREFIX) else self.key_header
         scheme = b"Bearer " if header == b"authorization" else b""
         # A compressed answer cannot be counted as it streams.
         credential = [(header, scheme + key.encode())] if key else []

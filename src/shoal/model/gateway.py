@@ -1,7 +1,7 @@
 """The models that the gateway asks, and what a sandbox knows about the gateway."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -14,6 +14,10 @@ USUAL_FORMATS: Mapping[str, str] = {
 }
 """The wire formats of the providers whose address Shoal knows, by name."""
 
+LOGINS: Mapping[str, str] = {"claude": "anthropic", "codex": "openai"}
+"""The clients whose login the gateway can hold, each with the upstream that it is for."""
+OAUTH_VARIABLE, OAUTH_PREFIX = "CLAUDE_CODE_OAUTH_TOKEN", "sk-ant-oat"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
@@ -21,6 +25,8 @@ class Upstream:
 
     *key_from* is the host's variable that it comes from: plans that are recorded have that name, and no key.
     *is_bearer* says that the key is sent as `Authorization: Bearer`, whatever is usual for the format.
+    With *login*, the name of a client, there is no key: the gateway reads the token from *login_file*, renews it at
+    *token_url*, and the sandbox sees of it what is in *profile*.
     """
 
     name: str
@@ -29,6 +35,28 @@ class Upstream:
     key: str = field(default="", repr=False)
     key_from: str = ""
     is_bearer: bool = False
+    login: str = ""
+    login_file: str = ""
+    token_url: str = ""
+    profile: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_oauth(self) -> bool:
+        """Whether its client has to ask as someone who has logged in, and not with a key."""
+        return bool(self.login) or self.key_from == OAUTH_VARIABLE or self.key.startswith(OAUTH_PREFIX)
+
+
+def with_logins(declared: Sequence[Upstream], logins: Iterable[str]) -> tuple[Upstream, ...]:
+    """Add the logins of clients to the models that a file names, whose addresses count for them, too."""
+    known = {upstream.name: upstream for upstream in declared if not upstream.login}
+    held = {upstream.login for upstream in declared}
+    return (*declared, *(_login_upstream(login, known) for login in dict.fromkeys(logins) if login not in held))
+
+
+def _login_upstream(login: str, known: Mapping[str, Upstream]) -> Upstream:
+    name = LOGINS[login]
+    addresses = known.get(name) or Upstream(name=name, url="", format=USUAL_FORMATS[name])
+    return replace(addresses, format=USUAL_FORMATS[name], key="", key_from="", login=login)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +71,8 @@ class GatewayAccess:
     formats: Mapping[str, str]
     bearers: frozenset[str] = frozenset()
     """Upstreams whose key is a bearer token: their clients are to send ours in the same way."""
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the client may know of the login that is used, by upstream; empty for a token without a file."""
     proxy: str = ""
     """The address of the proxy for the hosts that it may connect to, and no others."""
     grants: tuple[str, ...] = ()
@@ -94,6 +124,7 @@ class SessionOrder:
             token=self.token,
             formats={upstream.name: upstream.format for upstream in self.upstreams},
             bearers=frozenset(upstream.name for upstream in self.upstreams if upstream.is_bearer),
+            profiles={upstream.name: upstream.profile for upstream in self.upstreams if upstream.is_oauth},
             grants=self.grants,
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import CLIENTS, AgentSpec
 from shoal.model.conflict_rule import ConflictRule, Merging
-from shoal.model.gateway import USUAL_FORMATS, Upstream
+from shoal.model.gateway import LOGINS, USUAL_FORMATS, Upstream, with_logins
 from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.keys.merging import merging, merging_places
@@ -92,7 +92,13 @@ def resolve_upstreams(settling: StepResolver) -> tuple[Upstream, ...]:
         if isinstance(shape.key, FromHost) and shape.key.variable not in settling.environ:
             settling.refuse((*where, "key", "from"), f"the host has no variable `{shape.key.variable}`; set it")
         found.append(shape.to_upstream(name))
-    return tuple(found)
+    logins = settling.document.shape.gateway.logins
+    for number, login in enumerate(logins):
+        declared = settling.document.shape.gateway.upstreams.get(LOGINS[login])
+        if declared is not None and declared.key is not None:
+            why = f"the model `{LOGINS[login]}` has a key already; remove that, or the login"
+            settling.refuse(("gateway", "logins", number), why)
+    return with_logins(found, logins)
 
 
 def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> AgentSpec:

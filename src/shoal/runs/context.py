@@ -71,6 +71,12 @@ class OpenRun:
     """What killed runs had left: what was imported now, and what could not be."""
 
 
+def without_logins(plan: Plan) -> Plan:
+    """Return the plan of a replay, which needs no login: its clients act as if there were one."""
+    held = (replace(known, login_file=os.devnull) if known.login else known for known in plan.upstreams)
+    return replace(plan, upstreams=tuple(held))
+
+
 @contextlib.asynccontextmanager
 async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterator[OpenRun]:
     """Open the run that *request* asks for: its lock, its ledger, its pinned and checked-out base, its sandbox.
@@ -79,6 +85,8 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
     work of killed runs is imported. This is the only way to a `RunContext`, also without a plan.
     """
     plan = plan or Plan(name=request.name, steps=())
+    if request.replay is not None:
+        plan = without_logins(plan)
     environ = search_path(request.environ, plan.toolchains)
     adapters = adapters_for(plan, this_host(), environ)
     await assert_installed(plan, this_host(), environ)

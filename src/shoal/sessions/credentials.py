@@ -6,17 +6,18 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.adapters.kind import Adapter
 from shoal.errors import FAULTS
+from shoal.gateway.renew_login import login_lock
 from shoal.model.gateway import GatewayAccess
 from shoal.model.resolved_task import ResolvedTask
 from shoal.sessions.artifacts import read_files, reading
 from shoal.sessions.context import RunContext
-from shoal.sessions.session_dir import SessionDir, own_folder
+from shoal.sessions.session_dir import SessionDir
 from shoal.store.lock import hold_lock
 
 TOKENS = ("token", "expir", "refresh")
@@ -173,18 +174,10 @@ def _logins(adapter: Adapter, environ: Mapping[str, str]) -> dict[str, bytes]:
 
 
 LOCK_SECONDS = 30.0
-LOCK = "logins.lock"
 TOLD = "it renewed its login {name} in its sandbox; the copy in your home was not updated: "
 NOT_ASKED = "set `refresh_login: true` for this agent if a login can be used only once"
 ANOTHER = "it is not the same login with newer tokens"
 MOVED = "yours has changed meanwhile"
-
-
-@contextlib.asynccontextmanager
-async def lock_of_logins() -> AsyncIterator[None]:
-    """Return the lock that guards the user's login files against other Shoals of this user."""
-    async with hold_lock(own_folder() / LOCK, timeout=LOCK_SECONDS):
-        yield
 
 
 async def return_logins(
@@ -229,7 +222,7 @@ async def _return_login(context: RunContext, name: str, old: bytes, new: bytes, 
     if not is_asked:
         return NOT_ASKED
     file = (Path(context.environ["HOME"]) / name).resolve()
-    async with lock_of_logins():
+    async with hold_lock(login_lock(file), timeout=LOCK_SECONDS):
         if not file.is_file() or file.read_bytes() != old:
             return MOVED
         with tempfile.NamedTemporaryFile("wb", dir=file.parent, prefix=f".{file.name}.", delete=False) as out:

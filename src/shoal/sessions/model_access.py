@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from shoal.adapters.client import Client
@@ -15,6 +17,7 @@ from shoal.errors import Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
 from shoal.gateway.find_upstreams import find_upstreams, without_keys
 from shoal.gateway.gateway import GatewaySession
+from shoal.gateway.logins import KNOWN, LoginUnusable, read_tokens
 from shoal.gateway.prices import table_date
 from shoal.model.activity import Act, Activity
 from shoal.model.budget import ScopedBudget, Spending
@@ -40,12 +43,23 @@ NOTICEABLE = 0.02
 def session_upstreams(
     declared: Sequence[Upstream], task: ResolvedTask, client: Client | None, environ: Mapping[str, str]
 ) -> tuple[Upstream, ...]:
-    """Return the models that a session may ask: of a client only its own, and those that the user's file names."""
-    found = find_upstreams(declared, _variables(task, environ))
+    """Return the models that a session may ask: of a client only its own, and those that the user's file names.
+
+    A login is used for its own client only, and goes before a key, because the user has asked for it by name.
+    """
+    plain = [upstream for upstream in declared if not upstream.login]
+    found = find_upstreams(plain, _variables(task, environ))
     if client is None or not client.upstreams:
         return found
-    named = {*client.upstreams, *(upstream.name for upstream in declared)}
-    return tuple(upstream for upstream in found if upstream.name in named)
+    held = _find_login(declared, client, environ)
+    named = {*client.upstreams, *(upstream.name for upstream in plain)}
+    own = {upstream.name: upstream for upstream in found if upstream.name in named}
+    return tuple({**own, **({held.name: held} if held else {})}.values())
+
+
+def _find_login(declared: Sequence[Upstream], client: Client, environ: Mapping[str, str]) -> Upstream | None:
+    named = (upstream for upstream in declared if upstream.login and upstream.login == client.held_login)
+    return next((KNOWN[upstream.login].complete(upstream, environ) for upstream in named), None)
 
 
 def assert_upstreams(
@@ -63,18 +77,38 @@ def assert_upstreams(
         if variables.get(name) and variables[name] not in usable:
             raise Unavailable(what, f"${name} chooses a provider that the gateway cannot ask", instead)
     upstreams = session_upstreams(declared, task, client, environ)
+    _assert_logins(upstreams)
     if any(upstream.name in client.upstreams for upstream in upstreams):
         formats = {upstream.name: upstream.format for upstream in upstreams}
         access = GatewayAccess(url="http://127.0.0.1", token="", formats=formats)
         adapter.invocation(task, replace(NOWHERE, gateway=access))  # refuses settings that bypass the gateway
         return
     login = next((f"~/{file.relative_to(environ['HOME'])}" for file in login_files(adapter, environ)), None)
+    held = client.held_login
+    opt_in = f"`--login {held}` (in a file: `gateway: {{logins: [{held}]}}`)"
     if login is None and client.needs_login and client.upstreams != ("copilot",):
-        remedy = f"{client.login}; a login without a key also needs `--network host`"
+        remedy = f"{client.login}; a login without a key also needs {opt_in if held else '`--network host`'}"
         raise Unavailable(f"the agent client {adapter.name}", "it is not logged in on this host", remedy)
     key = KEYS.get(client.upstreams[0], f"{client.upstreams[0].upper()}_API_KEY")
     found = f"it has only a login ({login})" if login else "there is none for its model"
-    raise Unavailable(what, f"the gateway needs a key, and {found}", f"set {key}, or {instead}")
+    safe = f"use {opt_in}, which keeps that login outside the sandbox; or " if login and held else ""
+    raise Unavailable(what, f"the gateway needs a key, and {found}", f"{safe}set {key}; or {instead}")
+
+
+def _assert_logins(upstreams: Sequence[Upstream]) -> None:
+    """Refuse a login that cannot be used, or could not be written back once it is renewed."""
+    for upstream in upstreams:
+        if not upstream.login or upstream.login_file == os.devnull:
+            continue
+        what, file = f"`--login {upstream.login}`", Path(upstream.login_file)
+        remedy = f"log in with `{upstream.login}`"
+        try:
+            read_tokens(KNOWN[upstream.login], file)
+        except LoginUnusable as error:
+            raise Unavailable(what, str(error), remedy) from None
+        if not os.access(file.resolve().parent, os.W_OK):
+            why = f"{file.resolve().parent} is read-only, so a renewed login would be lost"
+            raise Unavailable(what, why, "make it writable; or set a key")
 
 
 KEYS = {"copilot": "COPILOT_PROVIDER_BASE_URL and COPILOT_PROVIDER_API_KEY"}

@@ -194,12 +194,8 @@ def _ports_held() -> Iterator[int]:
     raise Broken(f"all {BLOCKS} blocks of ports are in use")
 
 
-def own_folder() -> Path:
-    """Return the folder that all Shoals of this user share, which contains only locks."""
-    return Path(_own_folder())
-
-
 def _own_folder() -> str:
+    """Return the folder that all Shoals of this user share, which contains only locks."""
     folder = f"{tempfile.gettempdir()}/shoal-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)  # noqa: PTH102

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PlainValidator
 
-from shoal.model.gateway import FORMATS, USUAL_FORMATS, Upstream
+from shoal.model.gateway import FORMATS, LOGINS, USUAL_FORMATS, Upstream
 from shoal.pipeline.fields import Shape, one_of, wrong
 from shoal.pipeline.problems import show_value
 from shoal.pipeline.value_types import FromHost, read_variable
@@ -41,6 +41,8 @@ class UpstreamShape(Shape):
     """Its key, as `{from: HOST_NAME}`; default: the provider's usual variable."""
     format: Annotated[str, one_of("format", *FORMATS)] | None = None
     """`anthropic`, `openai` (chat and responses) or `gemini`; default: that of the provider of this name."""
+    token_url: Annotated[str, AfterValidator(_url)] | None = None
+    """Where a login for it is renewed; default: at its provider."""
 
     def to_upstream(self, name: str) -> Upstream:
         """Build the value, without a key that comes from the host."""
@@ -50,6 +52,7 @@ class UpstreamShape(Shape):
             format=self.format or USUAL_FORMATS[name],
             key=self.key if isinstance(self.key, str) else "",
             key_from=self.key.variable if isinstance(self.key, FromHost) else "",
+            token_url=self.token_url or "",
         )
 
 
@@ -58,3 +61,5 @@ class GatewayShape(Shape):
 
     upstreams: Annotated[dict[str, UpstreamShape], AfterValidator(_upstream_names)] = Field(default_factory=dict)
     """Models by name: those of providers, such as `anthropic`, and your own."""
+    logins: list[Annotated[str, one_of("logins", *LOGINS)]] = Field(default_factory=list)
+    """Clients whose login the gateway uses, `claude` and `codex`; it never enters a sandbox. Default: none."""
