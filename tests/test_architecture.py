@@ -16,7 +16,7 @@ SRC = TESTS.parent / "src" / "shoal"
 # A room may import the rooms named here, itself, and nothing else of ours.
 LOW = "errors model"
 MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
-UPPER = f"{MIDDLE} agent workspaces limits gateway"
+UPPER = f"{MIDDLE} agent workspaces limits gateway talk"
 EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs doctor dashboard mcp"
 MAY_IMPORT = {
     "errors": "",
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "store": f"{LOW} proc",
     "git": f"{LOW} proc",
     "gateway": f"{LOW} proc store",
+    "talk": f"{LOW} store gateway",
     "agent": MIDDLE,
     "workspaces": f"{LOW} proc sandboxes git store",
     "limits": MIDDLE,
@@ -88,6 +89,7 @@ PROGRAMS = {
     "adapters/scripted_agent.py",
     "contracts/json_schema_program.py",
     "gateway/listen_program.py",
+    "talk/talk_program.py",
     "doctor/attack.py",
 }
 

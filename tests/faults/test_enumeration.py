@@ -30,6 +30,10 @@ NOT_PASSED = {
     "RequestIgnored": "recorded for files that are no requests",
     "RequestTaken": "recorded for requests to stop",
     "OverlapSeen": "recorded when agents change the same files",
+    "MessageSent": "recorded of agents that talk: tests/talk/test_resumed.py",
+    "MessagesTaken": "recorded of agents that talk: tests/talk/test_resumed.py",
+    "ChildSpawned": "recorded of agents that talk: tests/talk/test_resumed.py",
+    "TalkRefused": "recorded of agents that talk; nothing depends on it",
 }
 """Kinds of events that the scenario does not record, and why no kill is placed around them."""
 GIT_NOT_PASSED = {

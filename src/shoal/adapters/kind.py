@@ -10,6 +10,7 @@ from shoal.model.activity import Activity
 from shoal.model.gateway import GatewayAccess
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
+from shoal.model.talk import TalkAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class SessionPaths:
     workspace: Path
     gateway: GatewayAccess | None = None
     """Where it finds its model, on `network: gateway`."""
+    talk: TalkAccess | None = None
+    """Where it finds the tools for talking to other agents, if it may."""
     conversation: str | None = None
     """The client's own name for the conversation that it is to continue; its files are in its home."""
 

@@ -54,9 +54,12 @@ class RequestHead:
 class ClientConnection:
     """One connection, which answers its requests one at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, most_bytes: int = BODY_BYTES
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._most_bytes = most_bytes
         self._state = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         self._is_first = True
         self.has_answered = False
@@ -83,7 +86,7 @@ class ClientConnection:
             target=event.target.decode(),
             headers=[(name, value) for name, value in event.headers],
         )
-        _assert_framing(request)
+        _assert_framing(request, self._most_bytes)
         return request
 
     async def read_body(self) -> bytes:
@@ -101,8 +104,8 @@ class ClientConnection:
                     pieces += 1
                     if pieces > PIECES and len(body) < pieces * PIECE_BYTES:
                         raise RequestRefused(400, "the body of a request comes in pieces that are too small")
-                    if len(body) > BODY_BYTES:
-                        raise RequestRefused(413, f"the body of a request may have {BODY_BYTES} bytes")
+                    if len(body) > self._most_bytes:
+                        raise RequestRefused(413, f"the body of a request may have {self._most_bytes} bytes")
                 case h11.EndOfMessage():
                     return bytes(body)
                 case _:
@@ -164,15 +167,15 @@ class ClientConnection:
                     await self._writer.drain()
 
 
-def _assert_framing(request: RequestHead) -> None:
+def _assert_framing(request: RequestHead, most_bytes: int) -> None:
     """Refuse a request whose end two servers could read differently, and one that would change the protocol."""
     if len(request.headers) > MOST_HEADERS:
         raise RequestRefused(431, f"a request may have {MOST_HEADERS} headers")
     lengths, codings = request.values(b"content-length"), request.values(b"transfer-encoding")
     if len(lengths) + len(codings) > 1 or any(coding.lower() != b"chunked" for coding in codings):
         raise RequestRefused(400, "a request has one Content-Length, or is chunked")
-    if lengths and int(lengths[0]) > BODY_BYTES:
-        raise RequestRefused(413, f"the body of a request may have {BODY_BYTES} bytes")
+    if lengths and int(lengths[0]) > most_bytes:
+        raise RequestRefused(413, f"the body of a request may have {most_bytes} bytes")
     if len(request.values(b"host")) != 1:
         raise RequestRefused(400, "a request has one Host")
     if request.values(b"upgrade"):

@@ -105,25 +105,71 @@ class Listeners:
             raise Broken(f"nobody could listen in the sandbox within {LISTEN_SECONDS:g} s: {child.complaint}") from None
 
 
-class GatewaySession:
-    """What the gateway does for one session; *lost* is set when its process has ended before the session.
+class ServiceSession:
+    """What the coordinator itself serves in the sandbox of one session.
 
     A sandbox of this machine calls `listen`. For one elsewhere, whoever carries its bytes lets it listen on `ports`,
     and calls `connect` for each connection that is made there.
     """
 
+    def __init__(self, gateway: "Gateway", name: str, services: Services) -> None:
+        self._gateway = gateway
+        self._name = name
+        self._services = services
+        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._serving: list[asyncio.Task[None]] = []
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """What listens in the sandbox."""
+        return tuple(self._services)
+
+    async def listen(self, namespace: Namespace) -> None:
+        """Listen in a sandbox whose command has not begun; if it has already died, its starter reports that."""
+        if (network := namespace.open_network()) is not None:
+            self.serve(await self._gateway.make_listeners(network, self.ports))
+
+    def serve(self, listeners: Sequence[int]) -> None:
+        """Serve listening sockets, one for each of `ports`, which are closed here."""
+        for port, listener in zip(self.ports, listeners, strict=True):
+            self._serve(port, listener)
+
+    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection to one of `ports` on behalf of a sandbox elsewhere; any other port refuses it."""
+        if port not in self.ports:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port} of {self._name}")
+        ours, theirs = socket.socketpair()
+        self._connect(port, theirs)
+        return await asyncio.open_connection(sock=ours)
+
+    def stop_services(self) -> None:
+        """End the connections to services."""
+        for task in self._serving:
+            task.cancel()
+
+    def _serve(self, port: int, listener: int) -> None:
+        self._keep(serve_listener(socket.socket(fileno=listener), self._services[port]))
+
+    def _connect(self, port: int, end: socket.socket) -> None:
+        self._keep(serve_connection(end, self._services[port], self._room))
+
+    def _keep(self, serving: Coroutine[None, None, None]) -> None:
+        self._serving = [task for task in self._serving if not task.done()]
+        self._serving.append(self._gateway.start_service(serving))
+
+
+class GatewaySession(ServiceSession):
+    """What the gateway does for one session; *lost* is set when its process has ended before the session."""
+
     def __init__(
         self, gateway: "Gateway", order: SessionOrder, child: _Child, on_message: OnMessage, services: Services
     ) -> None:
+        super().__init__(gateway, order.session, services)
         self.on_message = on_message
         self.order = order
         self.access = order.access
         self.closed = asyncio.Event()
-        self._gateway = gateway
         self._child = child
-        self._services = services
-        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
-        self._serving: list[asyncio.Task[None]] = []
         child.control.send({"do": "open", "order": dataclasses.asdict(order)})
 
     @property
@@ -142,43 +188,24 @@ class GatewaySession:
         loopback = dict.fromkeys(rule.port for rule in rules if rule.is_loopback and rule.port not in own)
         return (*own, *loopback)[:MOST_DESCRIPTORS]
 
-    async def listen(self, namespace: Namespace) -> None:
-        """Listen in a sandbox whose command has not begun; if it has already died, its starter reports that."""
-        if (network := namespace.open_network()) is not None:
-            self.serve(await self._gateway.make_listeners(network, self.ports))
-
     def serve(self, listeners: Sequence[int]) -> None:
         """Serve listening sockets, one for each of `ports`, which are closed here."""
         away: dict[int, int] = {}
         for port, listener in zip(self.ports, listeners, strict=True):
             if port in self._services:
-                self._keep(serve_listener(socket.socket(fileno=listener), self._services[port]))
+                self._serve(port, listener)
             else:
                 away[port] = listener
         self._child.control.send(
             {"do": "listen", "session": self.order.session, "ports": list(away)}, list(away.values())
         )
 
-    async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a connection to one of `ports` on behalf of a sandbox elsewhere; any other port refuses it."""
-        if port not in self.ports:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nothing listens on port {port} of {self.order.session}")
-        ours, theirs = socket.socketpair()
+    def _connect(self, port: int, end: socket.socket) -> None:
         if port in self._services:
-            self._keep(serve_connection(theirs, self._services[port], self._room))
+            super()._connect(port, end)
         else:
             message = {"do": "connect", "session": self.order.session, "ports": [port]}
-            self._child.control.send(message, [theirs.detach()])
-        return await asyncio.open_connection(sock=ours)
-
-    def stop_services(self) -> None:
-        """End the connections to services."""
-        for task in self._serving:
-            task.cancel()
-
-    def _keep(self, serving: Coroutine[None, None, None]) -> None:
-        self._serving = [task for task in self._serving if not task.done()]
-        self._serving.append(self._gateway.start_service(serving))
+            self._child.control.send(message, [end.detach()])
 
 
 class Gateway:
@@ -207,6 +234,15 @@ class Gateway:
             yield session
         finally:
             await self._close(session)
+
+    @contextlib.asynccontextmanager
+    async def hold_services(self, name: str, services: Services) -> AsyncIterator[ServiceSession]:
+        """Serve ports in a sandbox that has no model and no hosts, until the block ends; nothing else is started."""
+        session = ServiceSession(self, name, services)
+        try:
+            yield session
+        finally:
+            session.stop_services()
 
     async def make_listeners(self, network: int, ports: Sequence[int]) -> list[int]:
         """Listen on *ports* of a sandbox, whose *network* is closed here."""

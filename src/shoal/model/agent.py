@@ -7,6 +7,7 @@ from shoal.model.limits import ResourceLimits
 from shoal.model.permissions import Permissions
 from shoal.model.policy import Network
 from shoal.model.setup import Setup
+from shoal.model.talk import TalkGrant
 
 # The arguments of each sandboxed tool; a rule like `read(docs/*)` applies to the first.
 TOOLS: Mapping[str, tuple[str, ...]] = {
@@ -72,6 +73,8 @@ class AgentSpec:
     setup: Setup | None = None
     """How its workspaces are set up; `None` means that no document says."""
     permissions: Permissions | None = None
+    talk: TalkGrant | None = None
+    """What it may do with other agents of its run."""
     mind: ModelSettings | None = None
     """For `python`: its model."""
     made: object | None = field(default=None, repr=False, compare=False)

@@ -12,6 +12,7 @@ from shoal.model.results import Purpose, WorkerResult
 from shoal.model.select import RankedRow
 from shoal.model.setup import SetupRecord
 from shoal.model.status import Status
+from shoal.model.talk import TalkEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +386,7 @@ Event = (
     | DeliveryRecorded
     | OverlapSeen
     | MergeEnded
+    | TalkEvent
 )
 
 

@@ -58,6 +58,13 @@ class Policy:
     capabilities: tuple[str, ...] = ()
     token: str = ""
     is_guarded: bool = False
+    is_served: bool = False
+    """Whether Shoal listens in it, even without a network."""
+
+    @property
+    def has_listener(self) -> bool:
+        """Return whether its command waits until Shoal listens in it."""
+        return self.is_served or NETWORKS[self.network].has_listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from shoal.model.permissions import Permissions, effective
 from shoal.model.policy import Network
 from shoal.model.retry import Retry
 from shoal.model.setup import Setup
+from shoal.model.talk import TalkGrant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class ResolvedTask:
     """How its workspace is set up; `None` means by its agent's setting, or the repository's."""
     retry: Retry = field(default_factory=Retry)
     priority: int = 0
+    talk: TalkGrant | None = None
+    """What it may do with other agents; `None` means nothing."""
     budgets: Mapping[str, SpendingLimit] = field(default_factory=dict)
     """What may be spent on models: by all its agents (`step`), by each of them (`session`), by a `persona:NAME`."""
 

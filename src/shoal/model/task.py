@@ -14,6 +14,7 @@ from shoal.model.permissions import Permissions
 from shoal.model.policy import Network
 from shoal.model.results import WorkerResult
 from shoal.model.retry import Retry
+from shoal.model.talk import TalkGrant
 
 
 @runtime_checkable
@@ -47,6 +48,7 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "params": ((Mapping,), "a mapping of names to plain values"),
     "permissions": ((Permissions, Mapping), "a mapping"),
     "priority": ((int,), "a whole number"),
+    "talk": ((TalkGrant, Mapping), "a mapping like {'spawn': 3, 'message': True}"),
 }
 """What a key must be where it is given; the others are looked at where they are read."""
 ITEMS: Mapping[str, tuple[type, ...]] = {
@@ -106,6 +108,7 @@ class Task:
     contracts: Sequence[Mapping[str, object]] | Mapping[str, object] = ()
     output_artifacts: Sequence[Mapping[str, object]] = ()
     params: Mapping[str, object] | None = None
+    talk: TalkGrant | Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for what no task can mean."""

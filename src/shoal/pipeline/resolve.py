@@ -16,6 +16,7 @@ from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.setup import Setup
 from shoal.model.status import Rule
+from shoal.model.talk import TalkGrant
 from shoal.pipeline.keys.python_agent import canonical_replies
 from shoal.pipeline.load import Document
 from shoal.pipeline.problems import Position, Problem, key
@@ -219,6 +220,7 @@ class StepResolver:
             permissions=permissions,
             retry=shape.retry,
             setup=self.setup(shape, persona, self._agent_shape(spec)),
+            talk=_talk(shape) or _talk(persona) or spec.talk,
             budgets=self._budgets(shape, persona, spec),
         )
 
@@ -258,6 +260,7 @@ class StepResolver:
             limits=shape.limits,
             setup=self.setup(shape),
             permissions=_permissions(shape),
+            talk=_talk(shape),
             mind=_mind(shape),
         )
 
@@ -355,6 +358,10 @@ def _mind(shape: AgentShape) -> ModelSettings | None:
         replies=None if shape.replies is None else canonical_replies(shape.replies),
         budget=shape.budget.given if shape.budget else None,
     )
+
+
+def _talk(shape: CommonSettings) -> TalkGrant | None:
+    return None if shape.talk is None else shape.talk.given
 
 
 def _permissions(shape: CommonSettings) -> Permissions | None:

@@ -25,6 +25,7 @@ from shoal.pipeline.keys.script import Action
 from shoal.pipeline.keys.select import SelectShape
 from shoal.pipeline.keys.setup import SetupField
 from shoal.pipeline.keys.strategy import StrategyShape
+from shoal.pipeline.keys.talk import TalkShape
 from shoal.pipeline.keys.telemetry import TelemetryField
 from shoal.pipeline.keys.vary import Vary
 from shoal.pipeline.value_types import (
@@ -120,6 +121,8 @@ class CommonSettings(Shape):
     """On `network: gateway`, hosts it may connect to by TLS, like `pypi.org` or `*.github.com:443`; default: none."""
     provider_tools: list[ProviderToolName] | None = None
     """On `network: gateway`, tools that its model's provider may carry out, such as `web_search`; default: none."""
+    talk: TalkShape | None = None
+    """What it may do with other agents of its run. Precedence: step > persona > agent, as a whole; default: nothing."""
     sandbox: SandboxName | None = None
     """Its sandbox; default: the run's."""
     isolation_strategy: IsolationName | None = None

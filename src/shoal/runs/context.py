@@ -51,6 +51,7 @@ from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
 from shoal.store.rebuild import OnRebuilt
+from shoal.talk.hub import TalkHub
 from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.remove import Trash
 
@@ -96,6 +97,7 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         open_gateway(environ) as gateway,
     ):
         context = replace(context, gateway=gateway, upstreams=plan.upstreams)
+        context = replace(context, talk=TalkHub(context.run, context.ledger, context.mask))
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
         if request.is_recorded or request.replay is not None:

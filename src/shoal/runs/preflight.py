@@ -36,6 +36,7 @@ from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, prob
 from shoal.sessions.model_access import assert_can_listen, assert_listener, assert_upstreams
 from shoal.sessions.policy import assert_grants, network_of
 from shoal.sessions.session_dir import SYSTEM_PATH
+from shoal.sessions.talking import assert_can_talk
 from shoal.sessions.toolchain import show_folders, toolchain
 from shoal.steps.workers import WorkerSettings
 from shoal.workspaces.kind import Kind
@@ -174,7 +175,9 @@ async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Ad
             kinds[key] = kind = kinds.get(key) or await kind_of_workspace(
                 strategy, behind, context.paths, stays=not context.cleanup
             )
-        assert_can_listen(sandbox or context.sandbox, network_of(step.task, adapters[step.name]))
+        network = network_of(step.task, adapters[step.name])
+        assert_can_listen(sandbox or context.sandbox, network)
+        assert_can_talk(sandbox or context.sandbox, network, step.task)
         found[step.name] = WorkerSettings(adapter=adapters[step.name], sandbox=sandbox, kind=kind)
     return found
 
@@ -229,7 +232,7 @@ async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str
     assert_grants(context, plan, adapters)
     assert_budgets(plan, adapters)
     networks = {network_of(step.task, adapters[step.name]) for step in plan.working}
-    if any(NETWORKS[network].has_listener for network in networks):
+    if any(NETWORKS[network].has_listener for network in networks) or any(step.task.talk for step in plan.working):
         await assert_listener(context)
     if any(task.limits is not None and task.limits.is_exact for task in plan.assignments):
         await assert_exact_disk(context.sandbox, context.paths)

@@ -241,7 +241,7 @@ class TaskRun:
         new = [values for those in every for values in those if values]
         if new:
             self._secrets += new
-            self.runner.context = replace(self.runner.context, mask=Mask.of(*self._secrets))
+            self.runner.use_mask(Mask.of(*self._secrets))
 
 
 @contextlib.asynccontextmanager

@@ -212,7 +212,7 @@ class Bubblewrap:
             *("--args", InheritedBytes(nul_separated(("--clearenv", *variables)))),
             *("--seccomp", InheritedBytes(self.seccomp)),
             *("--info-fd", ReportPipe("info")),
-            *(("--block-fd", SharedSocket(START)) if network.has_listener else ()),
+            *(("--block-fd", SharedSocket(START)) if policy.has_listener else ()),
             "--",
             *inside.argv(command.argv, environment, policy, view),
         )

@@ -89,10 +89,14 @@ class ClientConversation:
                 if self._reader.is_done and inbox.first() is None:
                     break
                 message = await inbox.wait()
+                inbox.remove(message)  # before anything waits: the agent's own call could take it, too
                 self._between_turns.clear()
                 self._reader.begin_turn()
-                await sandboxed.write(self._adapter.message(message.text))
-                inbox.remove(message)
+                try:
+                    await sandboxed.write(self._adapter.message(message.text))
+                except OSError:
+                    inbox.put_back(message)
+                    raise
                 note_message(session.context, session.id, message)
         except OSError:  # it has exited, and its exit code tells more
             return

@@ -25,6 +25,7 @@ from shoal.sessions.output_log import FloodControl, OutputLog
 from shoal.sessions.session_dir import User
 from shoal.store.ledger import Ledger
 from shoal.store.paths import StatePaths
+from shoal.talk.hub import TalkHub
 from shoal.workspaces.kind import Kind
 from shoal.workspaces.remove import Trash
 
@@ -80,6 +81,8 @@ class RunContext:
     """Where what agents ask their models is recorded, or answered from; `None` in most runs."""
     budgets: BudgetBook = field(default_factory=BudgetBook, repr=False)
     """What may be spent on models, and what was."""
+    talk: TalkHub | None = field(default=None, repr=False)
+    """What agents of the run that may talk say to each other."""
     upstreams: tuple[Upstream, ...] = field(default=(), repr=False)
     """The models that the user's file names."""
 
@@ -120,6 +123,7 @@ class RunContext:
         covers: tuple[Bind, ...] = (),
         layers: Layers | None = None,
         network: Network = Network.NONE,
+        is_served: bool = False,
     ) -> Policy:
         """Make the policy of an agent's sandbox, with the base's objects to borrow."""
         return Policy(
@@ -133,6 +137,7 @@ class RunContext:
             uid=self.user.uid,
             gid=self.user.gid,
             is_guarded=self.is_guarded,
+            is_served=is_served,
         )
 
 

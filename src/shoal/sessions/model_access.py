@@ -1,4 +1,4 @@
-"""A session's way to its model on `network: gateway`: which models, with which keys, and what they were asked."""
+"""A session's ways out of its sandbox: to its models on `network: gateway`, and to the tools of agents that talk."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.errors import Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
 from shoal.gateway.find_upstreams import find_upstreams, without_keys
-from shoal.gateway.gateway import GatewaySession
+from shoal.gateway.gateway import GatewaySession, ServiceSession
 from shoal.gateway.logins import KNOWN, LoginUnusable, read_tokens
 from shoal.gateway.prices import table_date
 from shoal.model.activity import Act, Activity
@@ -26,10 +26,12 @@ from shoal.model.gateway import GatewayAccess, ModelAnswered, Recording, Session
 from shoal.model.policy import NETWORKS, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import sum_usage
+from shoal.model.talk import TalkAccess
 from shoal.sandboxes.kind import TRUE, Sandbox
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import login_files
 from shoal.sessions.sandboxed import Listen, open_sandboxed
+from shoal.sessions.talking import talk_services, talk_variables
 from shoal.sessions.worker import Session, WorkerSpec
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -156,6 +158,9 @@ class ModelAccess:
     session: Session
     network: Network
     gateway: GatewaySession | None = None
+    services: ServiceSession | None = None
+    """What listens in its sandbox: the gateway, or only what the coordinator serves."""
+    talk: TalkAccess | None = None
     answers: int = 0
     usage: dict[str, float] = field(default_factory=dict)
     unpriced: frozenset[str] = frozenset()
@@ -175,7 +180,7 @@ class ModelAccess:
     @property
     def listen(self) -> Listen | None:
         """What listens in its sandbox."""
-        return None if self.gateway is None else self.gateway.listen
+        return None if self.services is None else self.services.listen
 
     @property
     def lost(self) -> asyncio.Event | None:
@@ -184,6 +189,7 @@ class ModelAccess:
 
     def environment(self, env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
         """Take keys and addresses out of *env*, and name the gateway; *own* are the variables of the invocation."""
+        env = {**env, **talk_variables(self.talk, env)}
         if self.gateway is None or self.access is None:
             return dict(env)
         adapter = self.session.worker.adapter
@@ -338,12 +344,19 @@ async def open_model(session: Session, network: Network, *, key: str = "") -> As
     """
     context, worker = session.context, session.worker
     model = ModelAccess(session, network)
-    if not NETWORKS[network].has_listener or context.gateway is None:
+    services, model.talk = talk_services(session)
+    if context.gateway is None:
         yield model
-        return
-    order = session_order(context, worker, key=key)
-    if (reached := context.budgets.find_reached(order.scopes)) is not None:
-        model.why_stopped = reached.why_stopped
-    async with context.gateway.hold_session(order, model.note_message) as held:
-        model.gateway = held
+    elif NETWORKS[network].has_listener:
+        order = session_order(context, worker, key=key)
+        if (reached := context.budgets.find_reached(order.scopes)) is not None:
+            model.why_stopped = reached.why_stopped
+        async with context.gateway.hold_session(order, model.note_message, services) as held:
+            model.gateway = model.services = held
+            yield model
+    elif services:
+        async with context.gateway.hold_services(worker.session, services) as served:
+            model.services = served
+            yield model
+    else:
         yield model

@@ -15,6 +15,7 @@ from shoal.sessions.sandboxed import hold_turn_early
 from shoal.sessions.session_control import SessionControl
 from shoal.sessions.session_dir import SessionDir, hold_session_dir
 from shoal.sessions.setup.prepare import SetupPlan, finish_setup, set_up
+from shoal.sessions.talking import talk_files
 from shoal.sessions.worker import Session, WorkerSpec
 from shoal.workspaces.kind import Kind, Workspace, WorkspaceOrder
 from shoal.workspaces.quota import open_disk, settle
@@ -53,7 +54,7 @@ async def _filled(
 ) -> AsyncIterator[Session]:
     path = context.workspace_path(worker.step, worker.index)
     session_dir = context.paths.session_dir(worker.session)
-    files = _input_files(worker)
+    files = _input_files(worker) | talk_files(worker)
     user = context.user if context.sandbox.mounts else None
     spare = ReusableDir.of(context, worker, session_dir, path, files, user)
     if not spare.take():

@@ -32,6 +32,7 @@ from shoal.sessions.credentials import client_variables, secrets_of
 from shoal.sessions.limit_watch import SessionBounds, counter
 from shoal.sessions.model_access import ModelAccess, assert_can_listen
 from shoal.sessions.session_dir import SYSTEM_PATH
+from shoal.sessions.talking import assert_can_talk, talk_needs
 from shoal.sessions.toolchain import show_folders, toolchain
 from shoal.sessions.worker import Session
 
@@ -71,6 +72,7 @@ def resolve_grants(context: RunContext, task: ResolvedTask, adapter: Adapter) ->
     permissions = task.permitted
     network = network_of(task, adapter)
     assert_can_listen(context.sandbox, network)
+    assert_can_talk(context.sandbox, network, task)
     if NETWORKS[network].has_listener:
         for host in permissions.hosts or ():
             HostRule.parse(host)
@@ -234,7 +236,7 @@ def agent_command(
 ) -> tuple[Command, Policy]:
     """Give the agent's command and the policy of its sandbox; *argv* replaces the adapter's own."""
     context, worker, workspace, directory = session.context, session.worker, session.workspace, session.directory
-    paths = replace(session.paths, gateway=model.access if model else None)
+    paths = replace(session.paths, gateway=model.access if model else None, talk=model.talk if model else None)
     invocation = worker.adapter.invocation(session.task, paths)
     argv = argv or invocation.argv
     search = context.environ.get("PATH", "")
@@ -245,13 +247,15 @@ def agent_command(
     if workspace.is_visible:
         grant.assert_real(workspace.path)  # a program on the host may have put a link there since it was opened
     covers = _covers(session, is_writable=grant.parts is None) if context.sandbox.mounts else ()
+    needs = (*invocation.needs, *(talk_needs(model.talk) if model else ()))
     policy = context.policy(
         token=secrets.token_hex(8),
-        read=(directory.inputs, *shown, *invocation.needs, *grant.read(workspace.path)),
+        read=(directory.inputs, *shown, *needs, *grant.read(workspace.path)),
         write=(*grant.write(workspace.path), directory.git, directory.own),
         covers=covers,
         layers=workspace.layers,
         network=network_of(worker.task, worker.adapter),
+        is_served=model is not None and model.listen is not None,
     )
     env = {
         **NETWORKS[policy.network].env,

@@ -14,7 +14,7 @@ from shoal import proc
 from shoal.errors import Broken, SandboxBroken
 from shoal.limits.guard import Guard
 from shoal.model.command import Command
-from shoal.model.policy import NETWORKS, Policy
+from shoal.model.policy import Policy
 from shoal.proc import Exit, Process, Sink, Stream
 from shoal.proc.namespace import Namespace, find_namespace
 from shoal.sandboxes.kind import START, Sandbox, ready_line
@@ -152,7 +152,7 @@ async def open_sandboxed(
             try:
                 if guard is not None and namespace is not None:
                     await guard.watch(namespace)
-                if sandbox.can_listen and NETWORKS[policy.network].has_listener:
+                if sandbox.can_listen and policy.has_listener:
                     await _let_start(process, namespace, listen)
                 yield sandboxed
             finally:

@@ -15,24 +15,38 @@ from shoal.sessions.resource_meter import ResourceMeter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:
-    """A person's message to one agent; *request* is the request that carried it."""
+    """A message of a person or of another agent to one agent; *request* is the request that carried it."""
 
     text: str
     by: str
     request: str = ""
+    hops: int = 0
+    """How many messages of agents led to it; 0 for a person's."""
 
 
 class Inbox:
-    """The messages that an agent has not received yet; once closed, it accepts no more."""
+    """The messages that an agent has not received yet; once closed, it accepts no more.
+
+    While it *is_open*, the agent gets them between its turns; one that may talk can also call for them.
+    """
 
     def __init__(self, *, is_open: bool = False) -> None:
         self.is_open = is_open
+        self.is_closed = False
         self._waiting: deque[AgentMessage] = deque()
         self._more = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def put(self, message: AgentMessage) -> None:
         """Append *message*."""
         self._waiting.append(message)
+        self._more.set()
+
+    def put_back(self, message: AgentMessage) -> None:
+        """Put a message first that could not be delivered."""
+        self._waiting.appendleft(message)
         self._more.set()
 
     def first(self) -> AgentMessage | None:
@@ -52,7 +66,7 @@ class Inbox:
 
     def close(self) -> tuple[AgentMessage, ...]:
         """Accept no more, and return those that were not delivered."""
-        self.is_open = False
+        self.is_open, self.is_closed = False, True
         left = tuple(self._waiting)
         self._waiting.clear()
         return left
@@ -119,6 +133,8 @@ def note_message(context: RunContext, session: str, message: AgentMessage, *, is
             is_delivered=is_delivered,
         )
     )
+    if is_delivered and context.talk is not None:
+        context.talk.note_turn(session, (message.request,) if message.hops else (), message.hops)
 
 
 def close_inbox(context: RunContext, session: str, control: SessionControl) -> None:

@@ -21,6 +21,8 @@ _blocks = itertools.cycle([(os.getpid() * 7 + turn) % BLOCKS for turn in range(B
 
 TMP = "tmp"
 """Its TMPDIR, on disk; `/tmp` in the sandbox is another, in memory."""
+PROGRAMS = "bin/"
+"""What is in this folder of the inputs can be run."""
 SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -152,7 +154,7 @@ def hold_session_dir(
             if there.get(title) != content:
                 if "/" in title:
                     (directory.inputs / title).parent.mkdir(parents=True, exist_ok=True)
-                _write(f"{inputs}/{title}", content)
+                _write(f"{inputs}/{title}", content, 0o755 if title.startswith(PROGRAMS) else 0o644)
         there.update(contents)
         yield directory
 
@@ -166,8 +168,8 @@ def _covers(directory: SessionDir, user: User) -> dict[str, str]:
     }
 
 
-def _write(file: str, content: bytes) -> None:
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _write(file: str, content: bytes, mode: int) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         os.write(fd, content)
         os.ftruncate(fd, len(content))  # truncated afterwards: ext4 flushes a file at once that was emptied before

@@ -99,6 +99,11 @@ class WorkerSpec:
         return f"agent/{self.step}/{self.hex}"
 
     @property
+    def agent_name(self) -> str:
+        """Its name for other agents of the run: the step's, with a number where that has several workers."""
+        return self.step if self.count == 1 else f"{self.step}.{self.index + 1}"
+
+    @property
     def is_in_process(self) -> bool:
         """Whether this process asks its model, and only its tools run in the sandbox."""
         return self.task.agent.adapter == "python"

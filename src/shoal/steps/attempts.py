@@ -14,6 +14,7 @@ from shoal.executors.local import LocalExecutor
 from shoal.git.refs import pin
 from shoal.model.budget import BUDGET
 from shoal.model.events import Waiting
+from shoal.model.masking import Mask
 from shoal.model.repository import Base
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult, sum_usage
@@ -25,6 +26,7 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.saved_conversations import is_valid_name
 from shoal.sessions.session import mask_result
 from shoal.sessions.session_control import AgentMessage, Inbox, SessionControl
+from shoal.sessions.talking import hold_peer
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
@@ -137,6 +139,12 @@ class WorkerRunner:
                 accept=_is_final,
             )
         return self.result(worker)
+
+    def use_mask(self, mask: Mask) -> None:
+        """Mask further secrets in everything from now on."""
+        self.context = replace(self.context, mask=mask)
+        if self.context.talk is not None:
+            self.context.talk.mask = mask
 
     def has_succeeded(self, worker: WorkerSpec) -> bool:
         """Return whether *worker* had succeeded before the run was resumed."""
@@ -253,7 +261,7 @@ class WorkerRunner:
         control = SessionControl(inbox=Inbox(is_open=worker.takes_messages))
         self._controls[worker.session] = control
         try:
-            with self._admission.carried():
+            with self._admission.carried(), hold_peer(context, worker, control.inbox):
                 return await self._executor.run(context, worker, lambda result: self.note(worker, result), control)
         finally:
             del self.active[worker.session]

@@ -21,6 +21,7 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.retry import Retry
 from shoal.model.setup import Setup
+from shoal.model.talk import TalkGrant
 from shoal.model.task import AgentLike, InProcess, Task, Variable
 from shoal.pipeline.keys.duration import seconds
 from shoal.pipeline.names import OWN_FILE, own_file, slug
@@ -229,6 +230,7 @@ def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults) 
         retry=Retry.of(task.retry),
         priority=task.priority,
         setup=base.setup or _setup(agent, defaults),
+        talk=TalkGrant.of(task.talk) if isinstance(task.talk, Mapping) else task.talk or base.talk or agent.talk,
     )
     return replace(role, task=settled)
 

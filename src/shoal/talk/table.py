@@ -1,0 +1,28 @@
+"""The tools that agents can call: one line for each, with what has to be granted."""
+
+from collections.abc import Mapping
+
+from shoal.model.talk import TalkGrant
+from shoal.talk import messages
+from shoal.talk.tool import Tool
+
+
+def _anything(grant: TalkGrant) -> bool:
+    return not grant.is_nothing
+
+
+def _message(grant: TalkGrant) -> bool:
+    return grant.message
+
+
+TOOLS: Mapping[str, Tool] = {
+    tool.name: tool
+    for tool in (
+        Tool(messages.agents, _anything, is_read_only=True),
+        Tool(messages.send, _message),
+        Tool(messages.broadcast, _message),
+        Tool(messages.ask, _message),
+        Tool(messages.reply, _message),
+        Tool(messages.inbox, _message),
+    )
+}
