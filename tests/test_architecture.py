@@ -88,6 +88,7 @@ PROGRAMS = {
     "limits/watcher.py",
     "adapters/scripted_agent.py",
     "contracts/json_schema_program.py",
+    "executors/install_program.py",
     "gateway/listen_program.py",
     "talk/talk_program.py",
     "doctor/attack.py",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.errors import BadInput
 from shoal.executors.carriers.kind import NodeStream, NodeUnavailable
 from shoal.executors.carriers.ssh import open_carrier
 from shoal.executors.carriers.ssh_host import open_ssh_host
@@ -57,6 +58,13 @@ async def test_arguments_arrive_as_they_are(hosts: Hosts) -> None:
         done = await run(host.command('echo "$HOME" "$1" "$2"', "a b'c$HOME;", "-x\n*"), timeout=60)
 
     assert done.stdout.decode() == f"{hosts.hosts[0].home} a b'c$HOME; -x\n*\n"
+
+
+@pytest.mark.parametrize("place", ["-oProxyCommand=touch x", "a b", "a;b", "a@-b", "", "$(id)", "a/b"])
+async def test_an_option_or_a_program_is_no_host(hosts: Hosts, place: str) -> None:
+    with pytest.raises(BadInput, match="is no name of a host"):
+        async with open_ssh_host(place, hosts.environ):
+            pytest.fail("opened")
 
 
 async def test_bytes_come_back_whatever_the_login_shell_prints(hosts: Hosts) -> None:

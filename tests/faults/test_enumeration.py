@@ -79,6 +79,8 @@ FILES_NOT_PASSED = {
     "executors/carriers/ssh_host.py": "folders for sockets, which the next run removes",
     "gateway/": "counts of what an account may still ask, and records of exchanges: a kill loses no more than the last;"
     " a renewed login is made aside and renamed: tests/gateway/test_logins.py",
+    "executors/install_program.py": "runs on another host: tests/executors/test_node_install.py",
+    "executors/node_install.py": "works in a temporary folder",
     "git/closure.py:pack_closure": "marks a store that is not published yet, and is for partial clones",
     "git/commits.py:_store_object": "writes objects by their own names, before a ref needs them",
     "git/conflict_sides.py": "works in a temporary folder",

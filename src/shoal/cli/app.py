@@ -44,6 +44,7 @@ COMMANDS = (
     "top",
     "mcp",
     "agents",
+    "node",
     "doctor",
     "completion",
     "demo",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import proc
-from shoal.errors import Broken
+from shoal.errors import BadInput, Broken
 from shoal.executors.carriers.kind import NodeUnavailable
 from shoal.model.command import Command, OpenInput
 from shoal.model.nodes import HOST
@@ -70,8 +70,6 @@ class SshHost:
         return ("ssh", "-T", "-a", "-x", *(f"-o{name}={value}" for name, value in options.items()))
 
     def _destination(self) -> str:
-        if not HOST.fullmatch(self.place):  # parsed before, but an option in its place would run a program here
-            raise NodeUnavailable(self.place, "this is no name of a host", "give `host` or `user@host`")
         return self.place.replace("[", "").replace("]", "")
 
     async def close(self) -> None:
@@ -84,6 +82,8 @@ class SshHost:
 @contextlib.asynccontextmanager
 async def open_ssh_host(place: str, environ: Mapping[str, str]) -> AsyncIterator[SshHost]:
     """Yield *place* as a host, with a connection that all commands share."""
+    if not HOST.fullmatch(place):  # an option in its place would run a program here
+        raise BadInput(f"{place!r:.80} is no name of a host; give `host` or `user@host`")
     if shutil.which("ssh", path=environ.get("PATH", os.defpath)) is None:
         raise NodeUnavailable(place, "there is no ssh here to reach it", "install the OpenSSH client")
     with _open_socket_folder() as folder:
