@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "runs": f"{UPPER} sessions contracts steps merge",
     "doctor": f"{UPPER} sessions runs",
     "dashboard": f"{LOW} proc store",
-    "mcp": f"{LOW} proc",
+    "mcp": f"{LOW} proc dashboard",
     "testing": f"{UPPER} sessions contracts steps merge runs",
     "cli": EVERYTHING,
     "__init__": EVERYTHING,
@@ -78,7 +78,8 @@ ONE_DOOR = {
     "pydantic_ai": "agent",
     "acp": "sessions/acp/turn.py",
     "stamina": "patterns/retry.py",
-    "starlette": "dashboard",
+    "starlette": "dashboard mcp/http.py",
+    "uvicorn": "dashboard",
     "mcp": "mcp",
 }
 

@@ -27,6 +27,7 @@ ANSWERED = (ExitCode.SUCCESS, ExitCode.FAILED, ExitCode.NEEDS_A_PERSON)
 ENDED = (*ANSWERED, ExitCode.TIMED_OUT, ExitCode.INTERRUPTED)
 """Exit codes of runs that have ended."""
 MAX_WAIT_SECONDS = 3600
+HEARTBEAT_SECONDS = 15.0
 GATE_SECONDS = 0.5
 """How long a gate is open before it counts: past gates open and close as the events of a run are read again."""
 
@@ -35,6 +36,9 @@ SessionName = Annotated[str, Field(description="A session: its name, step or bra
 Offset = Annotated[int, Field(ge=0, description="Where to continue in a long text.")]
 READS = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
 ACTS = ToolAnnotations(readOnlyHint=False, destructiveHint=False, openWorldHint=False)
+
+
+Server = FastMCP[None]
 
 
 class ShoalTools:
@@ -203,7 +207,7 @@ class _Progress:
 
     def __init__(self, context: Context[Any, Any, Any]) -> None:
         self._context = context
-        self._ended = 0
+        self._reports = 0
         self._news: asyncio.Queue[str] = asyncio.Queue()
         self._gate = asyncio.Event()
 
@@ -228,9 +232,11 @@ class _Progress:
     async def report(self) -> None:
         """Report until cancelled."""
         while True:
-            news = await self._news.get()
-            self._ended += 1
-            await self._context.report_progress(self._ended, message=news)
+            news = "still at work"
+            with contextlib.suppress(TimeoutError):  # clients give up on calls that are silent for long
+                news = await asyncio.wait_for(self._news.get(), HEARTBEAT_SECONDS)
+            self._reports += 1  # must grow with each report
+            await self._context.report_progress(self._reports, message=news)
 
 
 TOOLS: Mapping[str, ToolAnnotations] = {
@@ -251,7 +257,7 @@ TOOLS: Mapping[str, ToolAnnotations] = {
 """What each tool does to the user's things, so that a client knows when to ask."""
 
 
-def make_server(folder: Path, environ: Mapping[str, str]) -> FastMCP[None]:
+def make_server(folder: Path, environ: Mapping[str, str]) -> Server:
     """Make the server of one repository."""
     tools = ShoalTools(folder, environ)
     server: FastMCP[None] = FastMCP("shoal", instructions=INSTRUCTIONS, log_level="WARNING")

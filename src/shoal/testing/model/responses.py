@@ -1,7 +1,7 @@
 """OpenAI's responses wire format: `POST /v1/responses`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shoal.testing.model import chat
 from shoal.testing.model.conversation import (
@@ -34,7 +34,7 @@ def read(path: str, body: Body) -> Conversation:
         model=str(body.get("model") or ""),
         system="\n".join(filter(None, [body.get("instructions") or "", *instructions])),
         messages=tuple(message for item in items for message in _messages(item)),
-        tools={tool["name"]: _schema(tool) for tool in body.get("tools") or [] if tool.get("type") in TOOLS},
+        tools=dict(_tools(body.get("tools") or [])),
         is_stream=bool(body.get("stream")),
     )
 
@@ -49,6 +49,15 @@ def _messages(item: Body) -> Iterator[Message]:
         yield Message("user", text_of(item.get("content")))
     elif item.get("role") == "assistant":
         yield Message("assistant", text_of(item.get("content")))
+
+
+def _tools(given: Iterable[Body], prefix: str = "") -> Iterator[tuple[str, Body | None]]:
+    """Go through the tools; those of an MCP server are in a namespace, and named `namespace/tool` here."""
+    for tool in given:
+        if tool.get("type") == "namespace":
+            yield from _tools(tool.get("tools") or [], f"{tool['name']}/")
+        elif tool.get("type") in TOOLS:
+            yield f"{prefix}{tool['name']}", _schema(tool)
 
 
 def _schema(tool: Body) -> Body | None:
@@ -118,7 +127,8 @@ def _items(answer: ModelAnswer) -> list[Body]:
 
 
 def _call(call: ModelCall, name: str) -> Body:
-    body = {"status": "completed", "call_id": f"call_{name}", "name": call.name}
+    space, _, tool = call.name.rpartition("/")
+    body = {"status": "completed", "call_id": f"call_{name}", "name": tool, **({"namespace": space} if space else {})}
     if call.is_custom:
         return {**body, "id": fresh("ctc_"), "type": "custom_tool_call", "input": call.text}
     return {**body, "id": fresh("fc_"), "type": "function_call", "arguments": call.text}
