@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from shoal.model.budget import SpendingLimit
 from shoal.model.limits import ResourceLimits
 from shoal.model.permissions import Permissions
 from shoal.model.policy import Network
@@ -70,6 +71,8 @@ class AgentSpec:
     timeout: float | None = None
     stall_timeout: float | None = None
     limits: ResourceLimits | None = None
+    budget: SpendingLimit | None = None
+    """What each of its sessions may spend on models; for `python`, *mind* has it."""
     setup: Setup | None = None
     """How its workspaces are set up; `None` means that no document says."""
     permissions: Permissions | None = None

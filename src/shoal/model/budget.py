@@ -72,6 +72,28 @@ class SpendingLimit:
         except InvalidOperation:
             raise BadBudget(text, "is not an amount of dollars") from None
 
+    @classmethod
+    def read(cls, given: object) -> Self:
+        """Read a budget as programs write it: dollars, as a number or a text, or a mapping with `usd` and `tokens`."""
+        match given:
+            case cls():
+                return given
+            case str():
+                return cls.parse(given)
+            case bool():
+                raise BadBudget(given, "is no amount")
+            case int() | float() | Decimal():
+                return cls.parse(str(given))
+            case Mapping() if given and given.keys() <= {"usd", "tokens"}:
+                usd, tokens = given.get("usd"), given.get("tokens")
+                if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
+                    raise BadBudget(tokens, "tokens is no whole number")
+                if usd is not None and (isinstance(usd, bool) or not isinstance(usd, int | float | str | Decimal)):
+                    raise BadBudget(usd, "USD is no amount")
+                return cls(usd=None if usd is None else cls.parse(str(usd)).usd, tokens=tokens)
+            case _:
+                raise BadBudget(given, "is none")
+
     def find_reached(self, spent: Spending) -> str | None:
         """Name the bound that is reached, or `None`."""
         if self.usd is not None and spent.usd >= self.usd:

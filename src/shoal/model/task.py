@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
+from shoal.model.budget import SpendingLimit
 from shoal.model.limits import ResourceLimits
 from shoal.model.permissions import Permissions
 from shoal.model.policy import Network
@@ -109,6 +110,8 @@ class Task:
     output_artifacts: Sequence[Mapping[str, object]] = ()
     params: Mapping[str, object] | None = None
     talk: TalkGrant | Mapping[str, object] | None = None
+    budget: SpendingLimit | Mapping[str, object] | float | str | None = None
+    """What it may spend on models, with all its attempts: dollars, or `{"usd": 1, "tokens": 200000}`."""
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for what no task can mean."""
@@ -135,6 +138,8 @@ class Task:
             if not isinstance(getattr(self, name), Mapping):
                 object.__setattr__(self, name, _as_tuple(name, getattr(self, name), items))
         _refuse_params(self.params)
+        if self.budget is not None:
+            object.__setattr__(self, "budget", SpendingLimit.read(self.budget))
         if self.expect not in EXPECTED:
             raise UnknownName("`expect`", str(self.expect), EXPECTED)
 

@@ -231,9 +231,9 @@ class StepResolver:
             found["step"] = step.budget.given
         if persona.budget is not None:
             found[f"persona:{step.persona}"] = persona.budget.given
-        if agent is not None and agent.budget is not None and agent.adapter != "python":
-            found["session"] = agent.budget.session_limit
-            if agent.budget.turns is not None:
+        if spec.budget is not None:
+            found["session"] = spec.budget
+            if agent is not None and agent.budget is not None and agent.budget.turns is not None:
                 self.refuse(("agents", spec.name, "budget", "turns"), "`turns` goes only with `adapter: python`")
         return found
 
@@ -258,6 +258,7 @@ class StepResolver:
             secret_sources=variables.sources,
             timeout=shape.timeout,
             limits=shape.limits,
+            budget=shape.budget.session_limit if shape.budget and shape.adapter != "python" else None,
             setup=self.setup(shape),
             permissions=_permissions(shape),
             talk=_talk(shape),

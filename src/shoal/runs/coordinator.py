@@ -9,7 +9,7 @@ from shoal.errors import BadInput
 from shoal.model.merge import Conflict
 from shoal.model.results import RunReport, WorkerResult
 from shoal.model.task import TaskLike
-from shoal.runs.patterns import RunPatterns, Stage
+from shoal.runs.patterns import BudgetLike, RunPatterns, Stage
 from shoal.runs.program_run import ActiveSession
 
 __all__ = ["ActiveSession", "AgentCoordinator", "Stage", "SyncCoordinator"]
@@ -31,9 +31,11 @@ class AgentCoordinator(RunPatterns):
         """The same calls for synchronous code, which has no event loop."""
         return SyncCoordinator(self)
 
-    def run_agents_sync(self, tasks: Sequence[TaskLike], *, deadline: float | None = None) -> list[WorkerResult]:
+    def run_agents_sync(
+        self, tasks: Sequence[TaskLike], *, deadline: float | None = None, budget: BudgetLike = None
+    ) -> list[WorkerResult]:
         """Do what `run_agents` does, for synchronous code."""
-        return self.sync.run_agents(tasks, deadline=deadline)
+        return self.sync.run_agents(tasks, deadline=deadline, budget=budget)
 
     def __enter__(self) -> "SyncCoordinator":
         """Begin the run for synchronous code; inside a running loop, use `async with`."""

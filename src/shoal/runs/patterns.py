@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused
+from shoal.model.budget import SpendingLimit
 from shoal.model.results import AgentFailed, WorkerResult
 from shoal.model.retry import Retry
 from shoal.model.status import Status
@@ -40,6 +41,7 @@ from shoal.steps.workers import limiter_for
 
 Stage = Sequence[TaskLike] | Callable[[list[WorkerResult]], Sequence[TaskLike]]
 OnProgress: TypeAlias = Callable[[Progress], Awaitable[None] | None] | None
+BudgetLike: TypeAlias = SpendingLimit | Mapping[str, object] | float | str | None
 RetryLike: TypeAlias = Retry | int | Mapping[str, object] | None
 
 
@@ -53,14 +55,17 @@ class RunPatterns(ProgramMerge):
         deadline: float | None = None,
         progress: OnProgress = None,
         retry: RetryLike = None,
+        budget: BudgetLike = None,
     ) -> list[WorkerResult]:
         """Run *tasks*, each as soon as its `deps` have succeeded; all settle, and results are in input order.
 
         A task whose need did not succeed is `skipped`. Each starts from the merged work of its needs. After *deadline*
-        seconds, sessions that still run are ended and their work kept; the results say `cancelled`.
+        seconds, sessions that still run are ended and their work kept; the results say `cancelled`. *budget* is what
+        all of them together may spend on models.
         """
+        limit = None if budget is None else SpendingLimit.read(budget)
         async with self._open() as task_run:
-            workers = await task_run.plan_graph(_list_tasks(tasks, retry))
+            workers = await task_run.plan_graph(_list_tasks(tasks, retry), limit)
             meter = ProgressMeter(progress, len(workers))
             try:
                 async with asyncio.timeout(deadline) as clock:

@@ -9,9 +9,10 @@ from typing import Any
 
 from shoal.errors import BadInput, ExitCode, Unavailable, UnknownName
 from shoal.git.closure import OnGather
+from shoal.model.budget import SpendingLimit
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
-from shoal.model.plan import CHECKPOINT_SECONDS
+from shoal.model.plan import CHECKPOINT_SECONDS, Plan, Stage
 from shoal.model.task import AgentLike
 from shoal.store.ledger import Listener
 from shoal.store.lock import is_locked, read_holder
@@ -102,6 +103,8 @@ class Settings:
     """Whether an agent's own database is stored with its results, as the artifact `database`."""
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are saved while it works; `None` means never."""
+    budget: object = None
+    """What all agents together may spend on models: dollars, or a mapping with `usd` and `tokens`."""
     sandbox: str = "bubblewrap"
     network: str | None = None
     setup: object = None
@@ -126,6 +129,8 @@ class Settings:
             raise BadInput(f"max_concurrent must be a whole number of at least 1, not {self.max_concurrent!r:.40}")
         if self.execution_mode not in MODES:
             raise UnknownName("execution_mode", str(self.execution_mode), MODES)
+        if self.budget is not None:
+            SpendingLimit.read(self.budget)
         if self.rewind and self.resume is None:
             raise BadInput("rewind names sessions of an earlier run; name that run with resume")
         if self.database_strategy not in DATABASES:
@@ -145,6 +150,15 @@ class Settings:
     def limits(self) -> ResourceLimits | None:
         """The limits of each agent."""
         return _limits(self.resource_limits)
+
+    def plan(self, *, steps: tuple[Stage, ...] = (), **parts: Any) -> Plan:  # noqa: ANN401 - its own fields
+        """Make a plan of these settings; *parts* are its other fields."""
+        return Plan(name=self.name, steps=steps, budget=self.spending_limit, **parts)
+
+    @property
+    def spending_limit(self) -> SpendingLimit | None:
+        """What all agents together may spend."""
+        return None if self.budget is None else SpendingLimit.read(self.budget)
 
     @property
     def fleet(self) -> ResourceLimits | None:

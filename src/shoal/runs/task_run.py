@@ -15,6 +15,7 @@ from shoal.adapters.client import this_host
 from shoal.errors import BadInput
 from shoal.git.refs import assert_unblocked, list_refs, pin
 from shoal.git.repository import resolve
+from shoal.model.budget import SpendingLimit
 from shoal.model.conflict_rule import Merging
 from shoal.model.events import RunEnded, RunPlanned, StepEnded, StepStarted
 from shoal.model.masking import Mask
@@ -44,7 +45,9 @@ from shoal.steps.dag import Contribution, DagRunner, Node, NodeInputs, Unstacked
 from shoal.steps.gate import open_request_door
 from shoal.steps.history import History
 from shoal.steps.resolve_task import (
+    NO_BUDGETS,
     AgentDirectory,
+    Budgets,
     TaskDefaults,
     add_need_results,
     assert_order,
@@ -78,6 +81,7 @@ class TaskRun:
         self._secrets: list[Mapping[str, str]] = []
         self._workers: Counter[str] = Counter()
         self._numbers = itertools.count(1)
+        self._calls = itertools.count(1)
         self._ended = self._good = 0
         self.control: RunControl | None = None
         self._taken: dict[str, str] | None = None
@@ -88,11 +92,10 @@ class TaskRun:
         if any(isinstance(agent, Mapping) for agent in described):
             importlib.import_module("shoal.pipeline.plan")
 
-    async def plan_graph(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
-        """Make workers of tasks that may depend on each other; raise `BadInput` for a cycle."""
-        known = self._name_tasks(tasks)
-        assert_order(known)
-        return await self._plan_workers(known)
+    async def plan_graph(self, tasks: Sequence[Task], budget: SpendingLimit | None = None) -> list[WorkerSpec]:
+        """Make workers of tasks that may depend on each other, with a common *budget*; raise `BadInput` for a cycle."""
+        assert_order(known := self._name_tasks(tasks))
+        return await self._plan_workers(known, {} if budget is None else {f"call:{next(self._calls)}": budget})
 
     async def plan_list(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
         """Make workers of tasks without dependencies."""
@@ -149,7 +152,7 @@ class TaskRun:
         made = resolve_assignment(
             Task(prompt="resolve a conflict", agent=agent, name="resolve"), self._directory, self._defaults
         )
-        plan = Plan(name=self.settings.name, steps=(), reviewers={"resolver": made}, upstreams=context.upstreams)
+        plan = self.settings.plan(reviewers={"resolver": made}, upstreams=context.upstreams)
         adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
         await assert_holdable(context, plan, {})
@@ -168,16 +171,16 @@ class TaskRun:
     def _name_tasks(self, tasks: Sequence[Task]) -> list[Task]:
         return name_tasks(tasks, (f"task-{number}" for number in self._numbers))
 
-    async def _plan_workers(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
+    async def _plan_workers(self, tasks: Sequence[Task], budgets: Budgets = NO_BUDGETS) -> list[WorkerSpec]:
         """Resolve each task, refuse those that cannot start, and record the steps; nothing runs yet."""
         context = self.runner.context
-        roles = [resolve_task(task, self._directory, self._defaults) for task in tasks]
+        roles = [resolve_task(task, self._directory, self._defaults, budgets) for task in tasks]
         steps = [
             Step(name=str(task.name), task=role.task, artifacts=role.artifacts, contracts=role.contracts)
             for task, role in zip(tasks, roles, strict=True)
         ]
         reviewers = {name: reviewer for role in roles for name, reviewer in role.reviewers.items()}
-        plan = Plan(name=self.settings.name, steps=tuple(steps), reviewers=reviewers, upstreams=context.upstreams)
+        plan = self.settings.plan(steps=tuple(steps), reviewers=reviewers, upstreams=context.upstreams)
         adapters = adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
         await self._assert_unblocked(step.name for step in steps)
@@ -256,13 +259,10 @@ async def open_task_run(
     directory = AgentDirectory(folder, settings.environ, settings.agent, settings.agents, personas=settings.personas)
     defaults, toolchains = _surroundings(directory, settings)
     most = min(settings.max_concurrent, raise_file_limit())
-    few = (
-        ()
-        if most == settings.max_concurrent
-        else (f"{most} agents at a time: more would need a higher limit of open files",)
-    )
+    scarce = f"{most} agents at a time: more would need a higher limit of open files"
+    few = () if most == settings.max_concurrent else (scarce,)
     seen = tuple(f"all agents may run programs in {folder.path}" for folder in toolchains)
-    plan = Plan(name=settings.name, steps=(), toolchains=toolchains, upstreams=directory.upstreams, notes=(*few, *seen))
+    plan = settings.plan(toolchains=toolchains, upstreams=directory.upstreams, notes=(*few, *seen))
     request = replace(_run_request(folder, settings), on_event=listen)
     if settings.resume is not None:
         paths = StatePaths.of(await home_of(request))

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import CLIENTS, AgentSpec
+from shoal.model.budget import SpendingLimit
 from shoal.model.gateway import Upstream
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import draw_cycle
@@ -205,7 +207,12 @@ class TaskDefaults:
     """The set-up in `runtime` of the project's file."""
 
 
-def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> Role:
+Budgets = Mapping[str, SpendingLimit]
+"""What may be spent on models, by what it counts for."""
+NO_BUDGETS: Budgets = MappingProxyType({})
+
+
+def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults, budgets: Budgets = NO_BUDGETS) -> Role:
     """Resolve *task* with its persona and its promises; raise `BadInput` if it is invalid."""
     role = directory.role(task, defaults.private)
     base, agent = role.task, role.task.agent
@@ -231,8 +238,14 @@ def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults) 
         priority=task.priority,
         setup=base.setup or _setup(agent, defaults),
         talk=TalkGrant.of(task.talk) if isinstance(task.talk, Mapping) else task.talk or base.talk or agent.talk,
+        budgets={**base.budgets, **_own_budgets(task, agent), **budgets},
     )
     return replace(role, task=settled)
+
+
+def _own_budgets(task: Task, agent: AgentSpec) -> dict[str, SpendingLimit]:
+    found = {} if agent.budget is None else {"session": agent.budget}
+    return found if task.budget is None else {**found, "step": SpendingLimit.read(task.budget)}
 
 
 def resolve_assignment(task: Task, directory: AgentDirectory, defaults: TaskDefaults) -> ResolvedTask:
