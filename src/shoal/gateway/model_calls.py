@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from shoal.errors import Broken
@@ -18,12 +18,13 @@ from shoal.gateway.client_connection import ClientConnection, RequestHead, Reque
 from shoal.gateway.governor import Asker, Governor
 from shoal.gateway.logins import LoginUnusable
 from shoal.gateway.meters import TokenUsage
-from shoal.gateway.prices import find_prices
+from shoal.gateway.prices import find_prices, price
 from shoal.gateway.providers import Headers, Provider, Route
 from shoal.gateway.recording import Divergence, ExchangeRecorder, Recorder, Replayer
 from shoal.gateway.renew_login import Logins
+from shoal.gateway.reservations import Reservation, Reservations
 from shoal.gateway.upstream_connection import UpstreamAnswer, UpstreamFailed, UpstreamPool
-from shoal.model.budget import Spending
+from shoal.model.budget import ScopedBudget, Spending
 from shoal.model.gateway import SessionOrder, Upstream
 from shoal.store.known_repositories import find_user_folder
 
@@ -60,6 +61,9 @@ class Exchange:
     path: str
     model: str = ""
     """As the request names it."""
+    most: TokenUsage = field(default_factory=TokenUsage)
+    """What it may use at most."""
+    reservation: Reservation | None = None
     began: float = field(default_factory=time.monotonic)
     first_at: float | None = None
     status: int = 0
@@ -94,6 +98,7 @@ class ModelCalls:
     def __init__(self, environ: Mapping[str, str], group: asyncio.TaskGroup) -> None:
         self.pool = UpstreamPool(environ)
         self.book = BudgetBook()
+        self.reservations = Reservations(self.book)
         self.logins = Logins(self.pool, group)
         self._governors: dict[str, Governor] = {}
         self._folder = find_user_folder(environ, "governor")
@@ -109,12 +114,23 @@ class ModelCalls:
     def assert_budget(self, order: SessionOrder, call: CheckedCall, model: str, tell: Tell) -> None:
         """Refuse a request that the budget does not allow or whose cost is unknown, and tell the coordinator."""
         reached = self.book.find_reached(order.scopes)
-        why = None if reached is None else reached.why_stopped
-        if why is not None:
-            tell({"event": "budget", "session": order.session, "why": why})
-        why = why or self.book.refuse_unpriced(order.scopes, call.upstream.format, model, _today())
-        if why is not None:
+        if reached is not None:
+            _refuse_for(reached, order, tell)
+        if why := self.book.refuse_unpriced(order.scopes, call.upstream.format, model, _today()):
             raise RequestRefused(403, why)
+
+    async def reserve(
+        self, order: SessionOrder, call: CheckedCall, exchange: Exchange, asked: "CallInProgress"
+    ) -> None:
+        """Wait until what a request may cost at most fits its budgets beside the requests under way."""
+        if not self.book.budgets(order.scopes):
+            return
+        most = price(call.upstream.format, exchange.most, _today())
+        found = await self.reservations.take(order.scopes, most, asked.note_budget_wait)
+        if isinstance(found, ScopedBudget):
+            _refuse_for(found, order, asked.tell)
+        else:
+            exchange.reservation = found
 
     def count(self, order: SessionOrder, call: CheckedCall, exchange: Exchange) -> None:
         """Count what an answer cost towards the budgets of its session."""
@@ -123,6 +139,14 @@ class ModelCalls:
             if find_prices(kind, usage.model, day) is None and find_prices(kind, exchange.model, day):
                 usage = replace(usage, model=exchange.model)  # a server may name its model as it likes
             exchange.spent = self.book.spend(order.scopes, kind, usage, day)
+        if exchange.reservation is not None:
+            self.reservations.release(exchange.reservation)
+
+
+def _refuse_for(reached: ScopedBudget, order: SessionOrder, tell: Tell) -> NoReturn:
+    why = reached.why_stopped or reached.title
+    tell({"event": "budget", "session": order.session, "why": why})
+    raise RequestRefused(403, why)
 
 
 def _today() -> Any:  # noqa: ANN401
@@ -150,6 +174,8 @@ class CallInProgress:
         """Ask until there is an answer, and return whether the client's connection may be used again."""
         if isinstance(self.tape, Replayer):
             return await self._replay(self.tape)
+        if self.call.route.is_answer:
+            await self.calls.reserve(self.order, self.call, self.exchange, self)
         await self._find_key()
         if not self.call.route.is_answer:  # counts and lists are not rate-limited
             async with self._ask() as answer:
@@ -280,13 +306,17 @@ class CallInProgress:
         cover = self._cover()
         return [(name, cover.whole(value)) for name, value in answer.headers if name.lower() not in NOT_PASSED_BACK]
 
-    def _note_wait(self, seconds: float) -> None:
+    def note_budget_wait(self, seconds: float) -> None:
+        """Tell the coordinator that the request waits for what others cost."""
+        self._note_wait(seconds, "the budget that it shares, of which requests under way may use the rest")
+
+    def _note_wait(self, seconds: float, what: str = "") -> None:
         """Tell the coordinator that the request is held back, now and then."""
         now = asyncio.get_running_loop().time()
         if seconds >= NOTICEABLE_WAIT and now - self._told_at >= TOLD_EVERY:
             self._told_at = now
-            upstream = self.call.upstream.name
-            waiting = {"event": "waiting", "session": self.order.session, "upstream": upstream}
+            what = what or f"the rate limit of {self.call.upstream.name}"
+            waiting = {"event": "waiting", "session": self.order.session, "what": what}
             self.tell({**waiting, "seconds": round(seconds, 3)})
 
 

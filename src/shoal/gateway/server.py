@@ -16,9 +16,11 @@ from shoal.gateway.client_connection import (
     RequestHead,
     RequestRefused,
 )
+from shoal.gateway.meters import TokenUsage
 from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, KeyCover, ModelCalls, Tell
 from shoal.gateway.providers import PROVIDERS, Provider
 from shoal.gateway.recording import open_recording
+from shoal.gateway.reservations import estimate_most
 from shoal.gateway.upstream_connection import UpstreamFailed
 from shoal.model.budget import ScopedBudget
 from shoal.model.gateway import SessionOrder, Upstream
@@ -124,7 +126,7 @@ class SessionServer:
             body = await client.read_body()
             exchange = Exchange(upstream=call.upstream.name, path=call.route.path)
             if call.route.method == "POST":  # who only counts tokens could have the provider fetch a URL, too
-                exchange.model, body = await self._check_body(call, body)
+                exchange.model, body, exchange.most = await self._check_body(call, body)
             if call.route.is_answer:
                 self._calls.assert_budget(self._order, call, exchange.model, self._tell)
             try:
@@ -139,8 +141,11 @@ class SessionServer:
                     self._calls.count(self._order, call, exchange)
                     self._tell(exchange.message(self._order.session))
 
-    async def _check_body(self, call: CheckedCall, body: bytes) -> tuple[str, bytes]:
-        """Name the model that a body asks, and return it as it is sent on; a large one does not hold others up."""
+    async def _check_body(self, call: CheckedCall, body: bytes) -> tuple[str, bytes, TokenUsage]:
+        """Name the model that a body asks, return it as it is sent on, and what it may use at most.
+
+        A large one does not hold others up.
+        """
         if len(body) <= SMALL_BODY:
             return _check(call, body, self._order.grants)
         async with self._checking:  # a session has one thread at a time
@@ -168,10 +173,12 @@ class SessionServer:
         return is_reusable
 
 
-def _check(call: CheckedCall, body: bytes, grants: Collection[str]) -> tuple[str, bytes]:
+def _check(call: CheckedCall, body: bytes, grants: Collection[str]) -> tuple[str, bytes, TokenUsage]:
     if why := call.provider.refusal(body, grants):
         raise RequestRefused(403, why)
-    return call.provider.find_model(call.route, body), call.provider.prepare(call.route, body)
+    model, prepared = call.provider.find_model(call.route, body), call.provider.prepare(call.route, body)
+    kind, is_embedding = call.upstream.format, "mbed" in call.route.path
+    return model, prepared, estimate_most(kind, model, json.loads(body), len(body), is_embedding=is_embedding)
 
 
 def _error(provider: Provider | None, status: int, message: str) -> bytes:

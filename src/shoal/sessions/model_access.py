@@ -206,7 +206,7 @@ class ModelAccess:
     def note_message(self, message: Message) -> None:
         """Record what the gateway says about the session."""
         if message["event"] == "waiting" and self.log is not None:
-            why = f"waiting for the rate limit of {message['upstream']}"
+            why = f"waiting for {message['what']}"
             self.log.act(Activity(act=Act.RETRY, text=why, seconds=message["seconds"] + TOLD_AGAIN_SECONDS))
         if message["event"] in ("budget", "divergence", "failed"):
             self.is_over_budget = message["event"] == "budget"
