@@ -226,9 +226,7 @@ class StepResolver:
 
     def _budgets(self, step: StepShape, persona: PersonaShape, spec: AgentSpec) -> dict[str, SpendingLimit]:
         agent = self.document.shape.agents.get(spec.name)
-        found: dict[str, SpendingLimit] = {}
-        if step.budget is not None:
-            found["step"] = step.budget.given
+        found = {} if step.budget is None else {"step": step.budget.given}
         if persona.budget is not None:
             found[f"persona:{step.persona}"] = persona.budget.given
         if spec.budget is not None:
