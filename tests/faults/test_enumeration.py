@@ -110,7 +110,7 @@ FILES_NOT_PASSED = {
     "sessions/setup/project.py": "for set-up on the work of agents",
     "store/database.py:_back_up": "made aside and renamed, before a migration: tests/store",
     "store/database.py:_move_aside": "repairs: tests/store",
-    "store/database.py:release_reserve": "for full disks: tests/store",
+    "store/reserve.py:release_reserve": "for full disks: tests/store",
     "store/known_repositories.py": "a list of the user's repositories, outside of them: tests/store",
     "store/paths.py:open_output": "for runs in the background",
     "store/rebuild.py": "repairs: tests/store/test_rebuild.py",

@@ -1,9 +1,10 @@
 """What every kind of agent implements."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from shoal.adapters.client import Client
 from shoal.model.activity import Activity
@@ -134,3 +135,13 @@ class Adapter(Protocol):
 
     def reader(self) -> Reader | None:
         """Return a new reader of one session's output; `None` if that is plain text."""
+
+
+def is_conversational(adapter: Adapter) -> TypeGuard[Conversational]:
+    """Return whether *adapter* is `Conversational`; asked for each session, which the protocol makes slow."""
+    return _is_conversational_kind(type(adapter))
+
+
+@functools.cache
+def _is_conversational_kind(kind: type) -> bool:
+    return issubclass(kind, Conversational)

@@ -41,13 +41,13 @@ from shoal.runs.request import RunRequest
 from shoal.sessions.checkpoints import FOLDER, drop_checkpoints, list_kept
 from shoal.sessions.host_probe import TRIAL
 from shoal.sessions.open_session import prune
-from shoal.store.database import make_reserve, release_if_full
 from shoal.store.fold import fold
 from shoal.store.killed_runs import record_lost_sessions
 from shoal.store.ledger import open_ledger
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
+from shoal.store.reserve import make_reserve, release_if_full
 from shoal.store.run_state import RunState
 from shoal.store.writer import OnBlocked
 from shoal.workspaces import base_checkouts, object_stores

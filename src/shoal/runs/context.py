@@ -44,13 +44,13 @@ from shoal.sessions.session_dir import User
 from shoal.sessions.setup.project import project_ready
 from shoal.sessions.toolchain import search_path
 from shoal.steps.workers import WorkerSettings
-from shoal.store.database import release_if_full
 from shoal.store.known_repositories import register
 from shoal.store.ledger import Ledger, open_ledger
 from shoal.store.lock import hold_lock
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
 from shoal.store.rebuild import OnRebuilt
+from shoal.store.reserve import release_if_full
 from shoal.talk.hub import TalkHub
 from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.remove import Trash

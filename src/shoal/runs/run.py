@@ -118,8 +118,9 @@ def _other_sandboxes(context: RunContext, plan: Plan) -> tuple[str, ...]:
 def _networks(plan: Plan) -> tuple[str, ...]:
     """Say what agents on the gateway can reach, and which are on the host's network instead."""
     found: dict[Network, list[str]] = {}
+    host = this_host()
     for step in plan.working:
-        adapter = adapter_of(step.task.agent, this_host())
+        adapter = adapter_of(step.task.agent, host)
         if adapter.client is not None or step.task.permitted.hosts:
             found.setdefault(network_of(step.task, adapter), []).append(step.name)
     hosts = dict.fromkeys(host for step in plan.working for host in step.task.permitted.hosts or ())
@@ -215,6 +216,7 @@ class RunRecord:
         self._context = context
         self._fold = Fold()
         self._seq = 0
+        self._report: RunReport | None = None
         for recorded in read_events(context.paths, context.run):  # a resumed run
             self._take(recorded)
         context.ledger.subscribe(self._take)
@@ -223,6 +225,7 @@ class RunRecord:
         if recorded.event.run == self._context.run:
             self._seq = max(self._seq, recorded.seq)
             self._fold.take(recorded)
+            self._report = None
 
     async def end(self, status: Status, seconds: float, error: str | None = None, code: int | None = None) -> None:
         """Record the end of the run; the report has it even if the disk takes no more events.
@@ -236,7 +239,7 @@ class RunRecord:
             error=error,
             exit_code=exit_code(replace(self.report(), status=status, exit_code=code)),
         )
-        self._fold.take(Recorded(self._seq + 1, time.time(), ended))
+        self._take(Recorded(self._seq + 1, time.time(), ended))
         await self._context.ledger.append(ended)
 
     def steps(self) -> dict[str, StepResult]:
@@ -245,7 +248,9 @@ class RunRecord:
 
     def report(self) -> RunReport:
         """Report what is recorded so far."""
-        return make_report(self._fold.state().runs[self._context.run])
+        if self._report is None:
+            self._report = make_report(self._fold.state().runs[self._context.run])
+        return self._report
 
 
 async def _begin(opened: OpenRun, request: RunRequest) -> History:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.adapters.events import MAX_NAME_CHARS
-from shoal.adapters.kind import Conversational
+from shoal.adapters.kind import is_conversational
 from shoal.contracts.check import check_contracts
 from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_error
 from shoal.git.run import git
@@ -136,7 +136,7 @@ def runner_for(worker: WorkerSpec) -> Runner:
         from shoal.sessions.acp.conversation import run_acp  # imports the protocol's SDK, likewise
 
         return run_acp
-    if isinstance(worker.adapter, Conversational) and worker.takes_messages:
+    if is_conversational(worker.adapter) and worker.takes_messages:
         return functools.partial(run_conversation, adapter=worker.adapter)
     return run_in_thread if worker.function else run_process
 

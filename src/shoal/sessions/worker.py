@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from shoal.adapters.kind import Adapter, Conversational, SessionPaths
+from shoal.adapters.kind import Adapter, SessionPaths, is_conversational
 from shoal.model.agent import ACP
 from shoal.model.artifact import Artifact
 from shoal.model.contract import CommandContract, Contract
@@ -111,7 +111,7 @@ class WorkerSpec:
     @property
     def takes_messages(self) -> bool:
         """Whether its agent takes messages between its turns."""
-        if isinstance(self.adapter, Conversational):
+        if is_conversational(self.adapter):
             return self.adapter.takes_messages(self.task)
         return self.is_in_process or self.task.agent.adapter == ACP
 

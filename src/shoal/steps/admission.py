@@ -16,8 +16,8 @@ from shoal.model.events import Waiting
 from shoal.patterns.limiter import Limiter
 from shoal.proc.free_space import free_floor
 from shoal.sessions.context import RunContext
-from shoal.store.database import make_reserve
 from shoal.store.paths import RESERVE
+from shoal.store.reserve import make_reserve
 
 MIB = 2**20
 FLOOR_BYTES = 512 * MIB

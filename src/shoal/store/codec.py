@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,7 @@ from shoal.model.events import Event
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 Kind = TypeVar("Kind")
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-_SINGLE = frozenset({str, int, float, bool})
+_SINGLE = frozenset({str, int, float, bool, type(None)})
 _MISFITS = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError)
 
 
@@ -52,14 +53,12 @@ def _with_purpose(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_json(value: object) -> object:
-    if value is None or type(value) in _SINGLE:
+    if type(value) in _SINGLE:
         return value
     kind: type = type(value)
-    if names := _names(kind):
-        return {
-            name: item if (item := getattr(value, name)) is None or type(item) in _SINGLE else _to_json(item)
-            for name in names
-        }
+    if fields := _fields(kind):
+        items = [item if type(item) in _SINGLE else _to_json(item) for item in fields.read(value)]
+        return dict(zip(fields.names, items, strict=True))
     if isinstance(value, Mapping):
         return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -67,10 +66,19 @@ def _to_json(value: object) -> object:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class _FieldReader:
+    names: tuple[str, ...]
+    read: Callable[[object], tuple[object, ...]]
+
+
 @functools.cache
-def _names(kind: type) -> tuple[str, ...]:
-    """Name the fields of a dataclass; other kinds have none."""
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
+def _fields(kind: type) -> _FieldReader | None:
+    """Return the fields of a dataclass; other kinds have none."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    return _FieldReader(names, attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),))
 
 
 @functools.cache

@@ -14,24 +14,20 @@ from shoal import __version__
 from shoal.errors import BadInput, Blocked, Broken, RunTaken, ShoalError
 from shoal.store.kind import EventRow
 from shoal.store.lock import hold_lock_blocking
+from shoal.store.reserve import release_reserve
 
 SCHEMA = 2
 BUSY_SECONDS = 5.0
 CHECKED_BYTES = 32 * 2**20
 _LOCK_SECONDS = 30.0
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_TABLES = (
+_EVENTS = (
     "CREATE TABLE IF NOT EXISTS events"
-    " (seq INTEGER PRIMARY KEY, at REAL, run TEXT, session TEXT, kind TEXT, body TEXT)",
-    "CREATE INDEX IF NOT EXISTS events_by_run ON events (run)",
+    " (seq INTEGER PRIMARY KEY, at REAL, run TEXT, session TEXT, kind TEXT, body TEXT, epoch INTEGER)"
 )
-MIGRATIONS = {
-    1: (
-        "ALTER TABLE events ADD COLUMN epoch INTEGER",
-        "CREATE TABLE owners (run TEXT PRIMARY KEY, epoch INTEGER NOT NULL, pid INTEGER, host TEXT)",
-        "CREATE INDEX sessions_started ON events (session, run) WHERE kind = 'SessionStarted'",
-    ),
-}
+_OWNERS = "CREATE TABLE owners (run TEXT PRIMARY KEY, epoch INTEGER NOT NULL, pid INTEGER, host TEXT)"
+_BY_SESSION = "CREATE INDEX sessions_started ON events (session, run) WHERE kind = 'SessionStarted'"
+MIGRATIONS = {1: ("ALTER TABLE events ADD COLUMN epoch INTEGER", _OWNERS, _BY_SESSION)}
 """What makes the next schema of the one with this number; readers of this Shoal understand both."""
 _INSERT = "INSERT INTO events (at, run, session, kind, body, epoch) VALUES (?, ?, ?, ?, ?, ?)"
 _CLAIM = (
@@ -49,17 +45,26 @@ Seed = Callable[[Path | None], Iterable[EventRow]]
 
 
 @dataclass(frozen=True, slots=True)
-class Durability:
-    """How a database is written."""
+class DatabaseKind:
+    """How a database is created and written."""
 
     journal: str
     synchronous: str
+    tables: tuple[str, ...]
+    """The statements that create it."""
 
 
-LEDGER = Durability(journal="WAL", synchronous="FULL")
+LEDGER = DatabaseKind(
+    journal="WAL",
+    synchronous="FULL",
+    tables=(_EVENTS, "CREATE INDEX IF NOT EXISTS events_by_run ON events (run)", _OWNERS, _BY_SESSION),
+)
 """A commit survives a power failure, and readers never wait."""
-SESSION = Durability(journal="DELETE", synchronous="OFF")
-"""A commit survives a kill, and leaves a single small file while nothing is written."""
+SESSION = DatabaseKind(journal="DELETE", synchronous="OFF", tables=(_EVENTS,))
+"""A commit survives a kill, and leaves a single small file while nothing is written.
+
+Each session creates one, so it has only what is read of it: events in their order.
+"""
 
 
 class Database:
@@ -70,12 +75,12 @@ class Database:
     """
 
     def __init__(
-        self, path: Path, durability: Durability, *, lock: Path, seed: Seed | None = None, reserve: Path | None = None
+        self, path: Path, kind: DatabaseKind, *, lock: Path, seed: Seed | None = None, reserve: Path | None = None
     ) -> None:
         self._path = path
         self._seed = seed
         self._reserve = reserve
-        self._durability = durability
+        self._kind = kind
         self._lock = lock
         self._connection: sqlite3.Connection | None = None
         self._epochs: dict[str, int] = {}
@@ -148,7 +153,7 @@ class Database:
         if self._refusal is not None:
             raise self._refusal
         try:
-            self._connection = _connect(self._path, self._durability, self._seed)
+            self._connection = _connect(self._path, self._kind, self._seed)
         except ShoalError as error:
             self._refusal = error
             raise
@@ -208,43 +213,6 @@ def _passing_reason(path: Path, error: sqlite3.Error) -> str | None:
     return None
 
 
-RESERVE_BYTES = 8 * 2**20
-RESERVE_PART = 16
-RESERVE_INODES = 16
-
-
-def make_reserve(path: Path) -> int:
-    """Reserve space for the ledger and for recovery, if there is enough; return how many bytes are missing."""
-    disk = os.statvfs(path.parent)
-    wanted = min(RESERVE_BYTES, disk.f_blocks * disk.f_frsize // RESERVE_PART)
-    with contextlib.suppress(OSError):
-        if path.exists():
-            return 0
-        if disk.f_bavail * disk.f_frsize >= 2 * wanted:
-            with path.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, wanted)
-            return 0
-    return wanted
-
-
-def release_if_full(path: Path) -> None:
-    """Release the reserved space if a command could not even start without it."""
-    disk = os.statvfs(path.parent)
-    is_out_of_inodes = disk.f_files > 0 and disk.f_favail < RESERVE_INODES
-    if disk.f_bavail * disk.f_frsize < RESERVE_BYTES // 2 or is_out_of_inodes:
-        release_reserve(path)
-
-
-def release_reserve(path: Path) -> bool:
-    """Release the reserved space; `False` if there is none."""
-    try:
-        size = path.stat().st_size
-        path.unlink()
-    except OSError:
-        return False
-    return size > 0
-
-
 def check_version(path: Path, connection: sqlite3.Connection) -> int:
     """Read the version of the schema; raise `BadInput` if it is newer than this Shoal supports."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -256,11 +224,11 @@ def check_version(path: Path, connection: sqlite3.Connection) -> int:
     return version
 
 
-def _connect(path: Path, durability: Durability, seed: Seed | None) -> sqlite3.Connection:
+def _connect(path: Path, kind: DatabaseKind, seed: Seed | None) -> sqlite3.Connection:
     """Open *path*; a damaged one is moved aside, and a new one begins with the rows of *seed*."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     try:
-        _prepare(path, connection, durability, () if seed is None else _lazily(seed))
+        _prepare(path, connection, kind, () if seed is None else _lazily(seed))
     except BaseException as error:
         if not _is_damage(error):
             connection.close()
@@ -274,7 +242,7 @@ def _connect(path: Path, durability: Durability, seed: Seed | None) -> sqlite3.C
             connection.close()
         if seed is None:
             raise Broken(f"{path} was damaged and is kept as {kept}; running again starts a fresh one") from error
-        return _connect(path, durability, lambda _: rows)
+        return _connect(path, kind, lambda _: rows)
     return connection
 
 
@@ -282,16 +250,16 @@ def _lazily(seed: Seed) -> Iterable[EventRow]:
     yield from seed(None)
 
 
-def _prepare(path: Path, connection: sqlite3.Connection, durability: Durability, seed: Iterable[EventRow]) -> None:
+def _prepare(path: Path, connection: sqlite3.Connection, kind: DatabaseKind, seed: Iterable[EventRow]) -> None:
     version = check_version(path, connection)
-    connection.execute(f"PRAGMA journal_mode = {durability.journal}")
-    connection.execute(f"PRAGMA synchronous = {durability.synchronous}")
+    connection.execute(f"PRAGMA journal_mode = {kind.journal}")
+    connection.execute(f"PRAGMA synchronous = {kind.synchronous}")
     if version == 0:
-        _create_tables(connection, seed)
+        _create_tables(connection, kind.tables, seed)
         return
     _check_whole(path, connection)
     if version < SCHEMA:
-        if durability == LEDGER:
+        if kind == LEDGER:
             _back_up(connection, path.with_name(f"{path.name}.schema-{version}"))
         with _transaction(connection):
             _migrate(connection, version)
@@ -339,11 +307,11 @@ def _is_damage(error: BaseException) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in DAMAGE
 
 
-def _create_tables(connection: sqlite3.Connection, seed: Iterable[EventRow]) -> None:
+def _create_tables(connection: sqlite3.Connection, tables: Iterable[str], seed: Iterable[EventRow]) -> None:
     with _transaction(connection):
-        for statement in _TABLES:
+        for statement in tables:
             connection.execute(statement)
-        _migrate(connection, 1)
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
         for row in seed:
             _insert_row(connection, row, None)
 

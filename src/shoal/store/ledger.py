@@ -63,10 +63,11 @@ class Ledger:
         """
         if not events:
             return ()
-        recorded = await self._append(tuple(_entry(event) for event in events))
-        for event in events:
-            if isinstance(event, SessionStarted):  # a session's own log says whose it is, in case the ledger is lost
-                self.note(event)
+        entries = tuple(_entry(event) for event in events)
+        recorded = await self._append(entries)
+        for entry in entries:
+            if isinstance(entry.event, SessionStarted):  # its own log says whose it is, in case the ledger is lost
+                self._backlog.note_first(entry.event.session, entry)
         return recorded
 
     async def claim(self, run: str) -> None:
