@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from shoal.git.checkout import repository_locked
 from shoal.git.repository import inspect
 from shoal.model.command import Command
 from shoal.model.policy import Policy
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.host_probe import probe_sandbox
+from shoal.sessions.open_session import prune
 from shoal.sessions.sandboxed import open_sandboxed
 from shoal.workspaces import overlay
 from shoal.workspaces.base_checkouts import base_ready
@@ -166,6 +168,25 @@ async def test_sixteen_worktrees_at_once_never_race(repo: Path) -> None:
         for number in range(16):
             group.create_task(one(number))
     assert not (repo / ".git/worktrees").exists()
+
+
+async def test_the_end_of_a_session_leaves_the_folder_of_one_that_is_being_opened(repo: Path) -> None:
+    """Sessions of a step share a parent folder, which the end of each removes if it is empty."""
+    kind = Worktree(repo / ".shoal/pool")
+
+    async with ordered(repo) as order, asyncio.TaskGroup() as group:
+        async with repository_locked(order.repository.git):
+            opening = group.create_task(opened(kind, order))
+            while not order.path.parent.exists():
+                await asyncio.sleep(0)
+            prune(order.path.with_name("worker_of_another"), repo / ".shoal")
+            assert order.path.is_dir()
+        assert (await opening) == "scratch\n"
+
+
+async def opened(kind: Kind, order: WorkspaceOrder) -> str:
+    async with kind.open(order) as workspace:
+        return (workspace.path / "README.md").read_text()
 
 
 @pytest.mark.deep

@@ -61,7 +61,8 @@ class Worktree:
                     await self._close(order, admin, workspace)
 
     async def _link(self, order: WorkspaceOrder) -> Path:
-        order.path.parent.mkdir(parents=True, exist_ok=True)
+        # The folder itself, empty: the end of another session removes empty parents, also while git adds this one.
+        order.path.mkdir(parents=True, exist_ok=True)
         async with repository_locked(order.repository.git):
             return (None if order.has_own_disk else await self._take_from_pool(order)) or await _add_worktree(order)
 
