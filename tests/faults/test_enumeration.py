@@ -29,6 +29,8 @@ NOT_PASSED = {
     "PermissionDecided": "recorded for agents that ask for permissions",
     "RequestIgnored": "recorded for files that are no requests",
     "RequestTaken": "recorded for requests to stop",
+    "TaskQueued": "recorded of queues, whose runs tests/steps/test_queues.py kills and resumes",
+    "TaskTaken": "recorded of queues, whose runs tests/steps/test_queues.py kills and resumes",
     "OverlapSeen": "recorded when agents change the same files",
     "MessageSent": "recorded of agents that talk: tests/talk/test_resumed.py",
     "MessagesTaken": "recorded of agents that talk: tests/talk/test_resumed.py",

@@ -220,6 +220,8 @@ def _step_document(step: Step) -> dict[str, object]:
         "contracts": [{"type": contract.type, "promise": contract.promise} for contract in step.contracts],
         "select": None if step.select is None else list(step.select.by),
         "vary": len(step.vary),
+        "from_queue": step.queue or None,
+        "at_once": step.at_once if step.queue else None,
         "matrix": None if step.matrix is None else _matrix_document(step.matrix),
     }
 

@@ -9,7 +9,7 @@ from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import Paint, escape, program
 from shoal.cli.render.approve import waiting_document, waiting_lines
-from shoal.cli.render.columns import ago, columns, join_cells, tone
+from shoal.cli.render.columns import ago, columns, count, join_cells, tone
 from shoal.cli.render.merge import delivery_line, merge_lines
 from shoal.cli.render.overlaps import overlap_lines
 from shoal.cli.render.report import (
@@ -54,6 +54,8 @@ def status_lines(
     yield ""
     if lines := [*worker_lines(report, paint, width=width, doing=doing), *step_lines(report, paint)]:
         yield from (*lines, "")
+    if report.queues:
+        yield from (*queue_lines(report), "")
     if waiting:
         yield from (*waiting, "")
     if report.overlaps:
@@ -67,6 +69,13 @@ def status_lines(
         more = f"; {older} older" if older else ""
         yield f"other runs (`shoal status RUN` shows one{more}):"
         yield from _others(others, paint)
+
+
+def queue_lines(report: RunReport) -> Iterator[str]:
+    """Describe how far each queue is."""
+    for queue in report.queues:
+        counts = f"{queue.done} done, {queue.at_work} at work, {queue.waiting} waiting"
+        yield f"queue {escape(queue.name)}: {count(queue.total, 'task')}: {counts}"
 
 
 def merging_lines(run: RunState, program: str, paint: Paint) -> Iterator[str]:

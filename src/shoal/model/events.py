@@ -11,8 +11,8 @@ from shoal.model.resources import ResourceSample
 from shoal.model.results import Purpose, WorkerResult
 from shoal.model.select import RankedRow
 from shoal.model.setup import SetupRecord
+from shoal.model.shared_events import SharedEvent
 from shoal.model.status import Status
-from shoal.model.talk import TalkEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +386,7 @@ Event = (
     | DeliveryRecorded
     | OverlapSeen
     | MergeEnded
-    | TalkEvent
+    | SharedEvent
 )
 
 

@@ -12,6 +12,7 @@ from shoal.model.gate import Gate
 from shoal.model.gateway import Upstream
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix
+from shoal.model.queue import QueueSpec
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.select import Select
 from shoal.model.setup import ToolFolder
@@ -127,6 +128,10 @@ class Step(Stage):
     """A command that the selection runs on the work of each worker."""
     vary: tuple[Variation, ...] = ()
     matrix: Matrix | None = None
+    queue: str = ""
+    """The queue that its workers take their tasks from, each for one task."""
+    at_once: int = 1
+    """How many of them work at a time, with a queue."""
     sandbox: str | None = None
     """Its sandbox, if not the run's."""
     isolation_strategy: str | None = None
@@ -199,6 +204,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict)
     """The reviewers by the names that contracts and selections use."""
+    queues: tuple[QueueSpec, ...] = ()
+    """The queues that its steps take tasks from."""
 
     @property
     def working(self) -> tuple[Step, ...]:

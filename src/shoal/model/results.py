@@ -8,6 +8,7 @@ from types import MappingProxyType
 from shoal.errors import ExitCode, ShoalError
 from shoal.model.contract import ContractResult
 from shoal.model.merge import MergeReport, Overlap
+from shoal.model.queue import QueueCount
 from shoal.model.select import RankedRow
 from shoal.model.status import Status
 
@@ -168,6 +169,8 @@ class RunReport:
     """The result of merging the work, if that was requested."""
     overlaps: tuple[Overlap, ...] = ()
     """The pairs of sessions that changed the same files, in order of detection."""
+    queues: tuple[QueueCount, ...] = ()
+    """How far its queues of tasks are."""
     earlier: tuple[WorkerResult, ...] = ()
     """Successful work of earlier rounds of loops: a last round that changed nothing builds on it."""
     error: str | None = None

@@ -23,6 +23,8 @@ class TalkGrant:
     """How many generations there may be below it."""
     message: bool = False
     notes: bool = False
+    queue: str = ""
+    """The queue of tasks that it may add to."""
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for what cannot be granted."""
@@ -30,6 +32,8 @@ class TalkGrant:
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= most:
                 raise BadInput(f"`talk.{name}` must be a whole number from 0 to {most}, not {value!r:.40}")
+        if not isinstance(self.queue, str):
+            raise BadInput(f"`talk.queue` must be the name of a queue, not {self.queue!r:.40}")
         for name in ("message", "notes"):
             if type(value := getattr(self, name)) is not bool:
                 raise BadInput(f"`talk.{name}` must be true or false, not {value!r:.40}")
@@ -46,7 +50,7 @@ class TalkGrant:
     @property
     def is_nothing(self) -> bool:
         """Return whether it allows nothing."""
-        return not (self.may_spawn or self.message or self.notes)
+        return not (self.may_spawn or self.message or self.notes or self.queue)
 
     @property
     def may_spawn(self) -> bool:

@@ -14,6 +14,7 @@ from shoal.pipeline.keys.artifacts import injection_problems
 from shoal.pipeline.keys.contracts import contract_problems
 from shoal.pipeline.keys.gates import gate_problems
 from shoal.pipeline.keys.merging import merging_problems
+from shoal.pipeline.keys.queues import QueueProblems
 from shoal.pipeline.keys.select import select_problems
 from shoal.pipeline.keys.strategy import matrix_problems
 from shoal.pipeline.keys.vary import vary_problems
@@ -115,7 +116,7 @@ AGENT_KEYS = (
     "agent", "persona", "concurrency", "max_concurrent_agents", "retry", "on_failure", "expect", "contract",
     "contracts", "output_artifacts", "inject_artifacts", "select", "vary", "strategy", "sandbox",
     "isolation_strategy", "limits", "network", "env", "timeout", "permissions", "allow_executable_config",
-    "budget",
+    "budget", "from_queue",
 )  # fmt: skip
 WHOSE = {
     "command": "`adapter: command`, and with clients,",
@@ -158,6 +159,7 @@ class _DocumentCheck:
         pipelines = list(items(find(tree, "pipelines")))
         inside = [step for pipeline in pipelines for step in items(find(pipeline, "steps"))]
         self.known_pipelines = dict.fromkeys(label for pipeline in pipelines if (label := text(find(pipeline, "name"))))
+        self.queues = QueueProblems(tree, name)
         self.looped = {label for step in inside if value_of(step, "loop") and (label := text(find(step, "pipeline")))}
         """The pipelines that are repeated, as a step of another."""
 
@@ -172,12 +174,14 @@ class _DocumentCheck:
         for label, entry in entries(find(self.tree, "agents")).items():
             yield from self._rule("agent", label, entry.at)
             yield from self._agent(entry.value)
+            yield from self.queues.of_talk(entry.value)
 
     def personas(self) -> Iterator[Problem]:
         for label, entry in entries(find(self.tree, "personas")).items():
             yield from self._rule("persona", label, entry.at)
             yield from self._check_known(entry.value, "agent", "agents")
             yield from self._exclusive(entry.value, "system_prompt", "system_prompt_file")
+            yield from self.queues.of_talk(entry.value)
 
     def pipelines(self) -> Iterator[Problem]:
         yield from self._steps(find(self.tree, "steps"))
@@ -187,6 +191,7 @@ class _DocumentCheck:
             yield from self._not_empty(pipeline, "steps")
             yield from self._steps(find(pipeline, "steps"), text(find(pipeline, "name")))
         yield from self._inside()
+        yield from self.queues.of_queues()
 
     def _agent(self, agent: Node) -> Iterator[Problem]:
         adapter = text(find(agent, "adapter"))
@@ -257,6 +262,8 @@ class _DocumentCheck:
         yield from shell_problems(step, self.name)
         yield from self._judge(step)
         if isinstance(step, Fields):
+            yield from self.queues.of_step(step)
+            yield from self.queues.of_talk(step)
             yield from gate_problems(step, self.name)
             yield from on_conflict_problems(step, self._at)
 
@@ -273,7 +280,8 @@ class _DocumentCheck:
             if is_command:
                 yield from self._without_agent(step, "command", ("agent", "persona", "max_concurrent_agents", "vary"))
                 return
-            yield from self._check_needed(step, StepShape, ("prompt", "exec"), PROMPT_HINT)
+            if not value_of(step, "from_queue"):
+                yield from self._check_needed(step, StepShape, ("prompt", "exec"), PROMPT_HINT)
             yield from self._check_needed(step, StepShape, ("persona", "agent"), "name one of yours")
             yield from self._has_agent(step)
 

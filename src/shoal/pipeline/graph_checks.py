@@ -100,6 +100,8 @@ def _needs(step: Fields, steps: Steps) -> list[str]:
 
 def has_several_workers(step: Fields, tree: Node) -> bool:
     """Return whether several workers do the same work, after clamping `concurrency`; a matrix's work goes together."""
+    if find(step, "from_queue") is not None:
+        return False
     most = _number(find(tree, "runtime", "max_concurrent_workers"), DEFAULT_WORKERS)
     return min(_number(find(step, "concurrency"), 1), most) > 1
 

@@ -76,6 +76,7 @@ def plan(
         input=given,
         notes=tuple(dict.fromkeys(settling.notes)),
         reviewers=settling.reviewers,
+        queues=tuple(queue.to_queue(name) for name, queue in document.shape.queues.items()),
     )
 
 
@@ -166,7 +167,7 @@ def _stage(settling: StepResolver, shape: StepShape, path: tuple[str | int, ...]
         is_stacked=shape.base in STACKED,
         on_conflict=ConflictRule(shape.on_conflict),
         is_optional=shape.optional,
-        is_template=not all(map(is_plain, written)),
+        is_template=shape.from_queue is not None or not all(map(is_plain, written)),
         condition=shape.condition,
         loop=shape.loop.given if shape.loop else None,
     )

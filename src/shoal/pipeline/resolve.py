@@ -120,7 +120,7 @@ class StepResolver:
         own = shape.has_agent
         persona = self._persona(shape)
         spec = with_persona_model(self.agent(shape.agent or persona.agent or ""), persona) if own else _plain(shape)
-        task = self.assignment(shape, path, persona, spec)
+        task, by = self.assignment(shape, path, persona, spec), self._agent_shape(spec)
         self._assert_temperature(shape, path, spec)
         return Step(
             name=name,
@@ -134,13 +134,13 @@ class StepResolver:
             trial=_trial(shape),
             vary=shape.vary,
             matrix=self._matrix(shape, path),
+            queue=shape.from_queue or "",
+            at_once=self._clamp(shape),
             injections=None
             if shape.inject_artifacts is None
             else tuple(injection.given for injection in shape.inject_artifacts),
-            sandbox=shape.sandbox or persona.sandbox or self._agent_shape(spec).sandbox,
-            isolation_strategy=shape.isolation_strategy
-            or persona.isolation_strategy
-            or self._agent_shape(spec).isolation_strategy,
+            sandbox=shape.sandbox or persona.sandbox or by.sandbox,
+            isolation_strategy=shape.isolation_strategy or persona.isolation_strategy or by.isolation_strategy,
         )
 
     def _assert_temperature(self, shape: StepShape, path: Path, spec: AgentSpec) -> None:
@@ -294,7 +294,7 @@ class StepResolver:
         return self.document.shape.agents.get(spec.name) or CommonSettings()
 
     def _workers(self, shape: StepShape, path: Path) -> int:
-        workers = self._cells(shape) if shape.strategy else self._clamp(shape)
+        workers = self._cells(shape) if shape.strategy or shape.from_queue else self._clamp(shape)
         is_open = shape.strategy is not None and shape.strategy.matrix is None
         if not is_open and (why := Rule.on_failure(shape.on_failure).why_not(workers)):
             at = position(self.document.tree, [*path, "on_failure"])
@@ -302,7 +302,7 @@ class StepResolver:
         return workers
 
     def _cells(self, shape: StepShape) -> int:
-        """Count the cells of a matrix; it counts as one if an artifact decides."""
+        """Count the cells of a matrix; it counts as one if an artifact or a queue decides."""
         return len(expand_matrix(shape.strategy.matrix)) if shape.strategy and shape.strategy.matrix else 1
 
     def _clamp(self, shape: StepShape) -> int:
@@ -385,7 +385,7 @@ def _on_failure(shape: StepShape) -> str:
     """Return the rule; with `select`, one success is enough, and a matrix has keys of its own for it."""
     if "on_failure" in shape.model_fields_set:
         return shape.on_failure
-    if shape.select is not None:
+    if shape.select is not None or shape.from_queue is not None:
         return "best_effort"
     is_patient = shape.strategy is not None and False in (shape.strategy.fail_fast, shape.strategy.fail_fast_dashed)
     return "best_effort" if is_patient else shape.on_failure

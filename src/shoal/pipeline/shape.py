@@ -21,6 +21,7 @@ from shoal.pipeline.keys.merging import BetweenSteps, MergingField
 from shoal.pipeline.keys.notify import NotifyField, NotifyShape
 from shoal.pipeline.keys.permissions import HostItem, PermissionsShape, ProviderToolName
 from shoal.pipeline.keys.python_agent import BudgetShape, Replies, SpendingShape, Tools
+from shoal.pipeline.keys.queues import QueueShape
 from shoal.pipeline.keys.script import Action
 from shoal.pipeline.keys.select import SelectShape
 from shoal.pipeline.keys.setup import SetupField
@@ -49,6 +50,8 @@ from shoal.pipeline.value_types import (
 DEFAULT_WORKERS = 10
 MOST_ROUNDS = 100
 USUAL_ROUNDS = 10
+TASK_PROMPT = "{{ task }}"
+"""What an agent gets of a task from a queue, unless the step has a prompt."""
 
 
 class RuntimeShape(Shape):
@@ -217,7 +220,8 @@ class StepShape(CommonSettings, Contracted):
     exec: ExecShape | None = None
     """Another way to write the prompt or the command."""
     concurrency: int = Field(default=1, ge=1)
-    """How many agents get the same prompt, each in its own workspace; at most `max_concurrent_workers`."""
+    """How many agents get the same prompt, each in its own workspace; at most `max_concurrent_workers`. With
+    `from_queue`: how many tasks are worked on at a time."""
     max_concurrent_agents: int = 1
     """How many sub-agents the agent may start, as stated in its prompt; at most 10."""
     needs: Names | None = None
@@ -257,6 +261,8 @@ class StepShape(CommonSettings, Contracted):
     """What differs between the workers: a mapping for each, or a list for each key."""
     strategy: StrategyShape | None = None
     """One worker for each cell of a matrix, or for each item from an earlier step."""
+    from_queue: str | None = None
+    """The queue, one of `queues`, whose tasks it works on, one agent for each: `{{ task }}` in the prompt."""
     gate: GateField | None = None
     """Wait for a person's approval, without an agent."""
     pipeline: str | None = None
@@ -293,7 +299,7 @@ class StepShape(CommonSettings, Contracted):
         """Return the prompt from any spelling."""
         if self.prompt is not None or not self.has_agent:
             return self.prompt or ""
-        return self.exec.source if self.exec else ""
+        return self.exec.source if self.exec else TASK_PROMPT if self.from_queue else ""
 
 
 class PipelineShape(Shape):
@@ -318,6 +324,8 @@ class FileShape(Shape):
     """Agents, by name."""
     personas: dict[str, PersonaShape] = Field(default_factory=dict)
     """Roles of agents, by name."""
+    queues: dict[str, QueueShape] = Field(default_factory=dict)
+    """Queues of tasks, by name: steps take from them, and agents may add to them."""
     steps: list[StepShape] | None = None
     """The steps, if the file has only one pipeline."""
     pipelines: list[PipelineShape] | None = None

@@ -40,6 +40,7 @@ from shoal.steps.history import History
 from shoal.steps.stage_outcome import record_stage_ended, record_stages_started
 from shoal.steps.stages import StageRunner
 from shoal.steps.step import StepRunner, make_all_workers
+from shoal.steps.task_queue import open_queues
 from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import run_together
 from shoal.store.fold import Fold
@@ -300,7 +301,10 @@ class _Work:
         """Run all stages, and merge their work if the plan says so."""
         plan, runner = self.opened.plan, self.runner
         async with watch_overlaps(runner.context, alternatives_of(plan)):
-            steps = StepRunner(runner, self.opened.equipment, plan.reviewers, self.door, approve_all=approve_all)
+            queues = await open_queues(plan, runner)
+            steps = StepRunner(
+                runner, self.opened.equipment, plan.reviewers, self.door, queues, approve_all=approve_all
+            )
             stages = StageRunner(steps)
             await _until(stop, runner, _run_stages(stages, plan))
             await record_stopped(stages, plan)

@@ -5,7 +5,8 @@ import contextlib
 import hashlib
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from shoal.errors import FAULTS, Refused
@@ -108,6 +109,8 @@ class WorkerRunner:
         """The latest spec of each worker, for a caller that repeats its work."""
         self._admission = admission
         self._retired: deque[WorkerKey] = deque()
+        self.while_at_work: Callable[[WorkerSpec], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
+        """Entered for each session while it runs."""
 
     async def run(self, worker: WorkerSpec) -> WorkerResult:
         """Run *worker*, with retries; a cancelled one is in `results` too."""
@@ -145,6 +148,11 @@ class WorkerRunner:
         self.context = replace(self.context, mask=mask)
         if self.context.talk is not None:
             self.context.talk.mask = mask
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether no session starts any more."""
+        return self._stopped_by is not None
 
     def has_succeeded(self, worker: WorkerSpec) -> bool:
         """Return whether *worker* had succeeded before the run was resumed."""
@@ -261,7 +269,7 @@ class WorkerRunner:
         control = SessionControl(inbox=Inbox(is_open=worker.takes_messages))
         self._controls[worker.session] = control
         try:
-            with self._admission.carried(), hold_peer(context, worker, control.inbox):
+            with self._admission.carried(), hold_peer(context, worker, control.inbox), self.while_at_work(worker):
                 return await self._executor.run(context, worker, lambda result: self.note(worker, result), control)
         finally:
             del self.active[worker.session]

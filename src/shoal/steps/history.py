@@ -18,6 +18,7 @@ from shoal.model.events import (
     StepEnded,
 )
 from shoal.model.gate import GateAnswer
+from shoal.model.queue import QueueEvent, TaskQueued, TaskTaken
 from shoal.model.results import Usage, WorkerResult, sum_usage
 from shoal.model.status import Rule, Status
 
@@ -70,6 +71,8 @@ class History:
     answers: dict[Visit, GateAnswer] = field(default_factory=dict)
     questions: dict[Visit, int] = field(default_factory=dict)
     """The numbers of the events that opened gates without an answer."""
+    queued: list[QueueEvent] = field(default_factory=list)
+    """What happened to the queues of tasks."""
     usage: tuple[Mapping[str, float], ...] = ()
     """The usage of every session so far, including discarded ones."""
     contents: dict[AttemptKey, str] = field(default_factory=dict)
@@ -157,6 +160,8 @@ class _Reading:
                 answer = GateAnswer(verdict=answered.answer, by=answered.by, message=answered.message)
                 self.history.answers[gate] = answer
                 self.history.questions.pop(gate, None)
+            case TaskQueued() | TaskTaken() as queued:
+                self.history.queued.append(queued)
             case _:
                 pass
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from shoal.errors import FAULTS, BadInput, Broken
 from shoal.model.artifact import ProducedArtifact, merge_artifacts
-from shoal.model.matrix import Cell
 from shoal.model.plan import Stage, Step, walk_stages
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import StepResult, WorkerResult
@@ -15,12 +14,16 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerRunner
 from shoal.steps.dag import Contribution, Unstacked, merge_parts
+from shoal.steps.history import Visit
 from shoal.steps.select import Judge, judge_of, select_worker
 from shoal.steps.stage_outcome import StageOutcome, fail_stage, is_good_enough
+from shoal.steps.task_queue import TaskQueues, drain_queue, make_worker
 from shoal.steps.template_scope import TemplateScope
 from shoal.steps.workers import (
     WorkerSettings,
+    WorkerTemplate,
     cells_of,
+    make_template,
     make_unstarted_workers,
     make_workers,
     run_cells,
@@ -41,12 +44,14 @@ class StepRunner:
         equipment: Mapping[str, WorkerSettings],
         reviewers: Mapping[str, ResolvedTask],
         door: RequestDoor,
+        queues: TaskQueues,
         *,
         approve_all: bool = False,
     ) -> None:
         self.runner = runner
         self.reviewers = reviewers
         self.door = door
+        self.queues = queues
         self.approve_all = approve_all
         self._equipment = equipment
         self.visits: dict[str, int] = {}
@@ -63,8 +68,13 @@ class StepRunner:
         """Run the workers of *step* from *base*, and return what it passes on."""
         history, visit = self.runner.history, self.runner.history.enter(step.name)
         self.visits[step.name] = visit.number
+        template = make_template(
+            step, self._equipment[step.name], base, scope, needs, self.reviewers, visit=visit.number
+        )
+        if step.queue:
+            return await self._outcome(step, base, await self._drain(template, visit), None)
         cells = None if step.matrix is None else cells_of(step.matrix, needs)
-        workers = [replace(worker, visit=visit.number) for worker in self.make_workers(step, base, scope, needs, cells)]
+        workers = make_workers(template, cells)
         judge = judge_of(step, scope, self.reviewers)
         if why := Rule.on_failure(step.on_failure).why_not(len(workers)):
             raise BadInput(why)
@@ -78,16 +88,23 @@ class StepRunner:
             results = await run_cells(self.runner, step, workers, cells)
         return await self._outcome(step, base, results, judge)
 
+    async def _drain(self, template: WorkerTemplate, visit: Visit) -> tuple[WorkerResult, ...]:
+        """Work on the tasks of a step's queue, or return the results that it had before the run was resumed."""
+        step, queue = template.step, self.queues.find(template.step.queue)
+        try:
+            if visit in self.runner.history.steps:
+                known = self.runner.history.steps[visit]
+                workers = [make_worker(template, queue, entry) for entry in queue.list_taken(step.name)]
+                return take_recorded(self.runner, workers, [known.get(worker.index) for worker in workers])
+            return await drain_queue(self.runner, queue, template, step.at_once)
+        finally:
+            queue.leave(step.name)
+
     def make_workers(
-        self,
-        step: Step,
-        base: str | None,
-        scope: TemplateScope,
-        needs: Mapping[str, StageOutcome],
-        cells: Sequence[Cell] | None = None,
+        self, step: Step, base: str | None, scope: TemplateScope, needs: Mapping[str, StageOutcome]
     ) -> list[WorkerSpec]:
         """Make the workers of *step*."""
-        return make_workers(step, self._equipment[step.name], base, scope, needs, cells, self.reviewers)
+        return make_workers(make_template(step, self._equipment[step.name], base, scope, needs, self.reviewers))
 
     def forget(self, stage: Stage) -> None:
         """Forget the results of *stage* and of everything inside it."""
@@ -101,13 +118,15 @@ class StepRunner:
 
     def results(self, step: Step) -> tuple[WorkerResult, ...]:
         """Return the results so far of a step that was stopped."""
-        if step.matrix is not None:
+        if step.matrix is not None or step.queue:
             mine = [result for place, result in self.runner.results.items() if place.step == step.name]
             return tuple(sorted(mine, key=lambda result: result.index))
         return tuple(self.runner.result(worker) for worker in make_unstarted_workers(step, self._equipment[step.name]))
 
     def skip(self, stage: Stage, status: Status, why: str) -> StageOutcome:
         """Record that *stage* never began, and why."""
+        if isinstance(stage, Step) and stage.queue:
+            self.queues.find(stage.queue).leave(stage.name)
         workers: list[WorkerResult] = []
         for worker in make_unstarted_workers(stage, self._equipment[stage.name]) if isinstance(stage, Step) else ():
             self.runner.note(worker, worker.result_without_start(status, why))
@@ -154,12 +173,12 @@ class StepRunner:
         return {
             name: made
             for name, parts in by_name.items()
-            if (made := merge_artifacts(parts, always=step.matrix is not None))
+            if (made := merge_artifacts(parts, always=step.matrix is not None or bool(step.queue)))
         }
 
     async def _find_result_commit(self, step: Step, outcome: StageOutcome, base: str | None) -> StageOutcome:
         """Return what dependants build on: the work of the only or chosen worker, or the merged work of a matrix."""
-        if step.matrix is not None:
+        if step.matrix is not None or step.queue:
             return await self._merge_matrix(step, outcome, base)
         # Several workers of one step did the same task: which of them to build on must be said.
         spoken = outcome.spokesman

@@ -39,42 +39,72 @@ class WorkerSettings:
     kind: Kind | None = None
 
 
-def make_workers(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTemplate:
+    """What the workers of one step have in common."""
+
+    step: Step
+    equipment: WorkerSettings
+    base: str | None
+    scope: TemplateScope
+    task: ResolvedTask
+    parts: Mapping[str, tuple[ProducedArtifact, ...]]
+    reviewers: Mapping[str, ResolvedTask]
+    visit: int = 1
+
+    def make(self, index: int, count: int, values: Mapping[str, object], *, item: str | None = None) -> WorkerSpec:
+        """Make one worker, with *values* for its texts; raises `BadInput` for a text that cannot be filled in."""
+        step = self.step
+        here = self.scope.having(worker={"index": index, "count": count}, **values)
+        own = _fill_worker_texts(step, self.task, here, variation(step.vary, index) if step.vary else None)
+        return WorkerSpec(
+            step=step.name,
+            index=index,
+            count=count,
+            task=_with_inputs(step, own, self.parts),
+            adapter=self.equipment.adapter,
+            sandbox=self.equipment.sandbox,
+            kind=self.equipment.kind,
+            visit=self.visit,
+            base=self.base,
+            trusts_base=trusts_base(step, self.base),
+            item=item,
+            artifacts=tuple(replace(artifact, path=here.render(artifact.path)) for artifact in step.artifacts),
+            contracts=tuple(contract.fill_in(here.render) for contract in step.contracts),
+            trial=None if step.trial is None else step.trial.fill_in(here.render),
+            reviewers={name: fill_in(self.reviewers[name], here) for name in step.reviewers} if self.reviewers else {},
+        )
+
+
+def make_template(
     step: Step,
     equipment: WorkerSettings,
     base: str | None,
     scope: TemplateScope,
     needs: Mapping[str, StageOutcome],
-    cells: Sequence[Cell] | None = None,
     reviewers: Mapping[str, ResolvedTask] | None = None,
-) -> list[WorkerSpec]:
-    """Make each worker, or one for each of *cells*; raises `BadInput` for a text that cannot be filled in."""
-    count = step.workers if cells is None else len(cells)
-    task, parts = _with_need_results(step, needs), _find_inputs(step, needs)
-    made = []
-    for index in range(count):
-        cell = None if cells is None else cells[index]
-        here = scope.having(worker={"index": index, "count": count}, **_matrix_values(cell))
-        own = _fill_worker_texts(step, task, here, variation(step.vary, index) if step.vary else None)
-        made.append(
-            WorkerSpec(
-                step=step.name,
-                index=index,
-                count=count,
-                task=_with_inputs(step, own, parts),
-                adapter=equipment.adapter,
-                sandbox=equipment.sandbox,
-                kind=equipment.kind,
-                base=base,
-                trusts_base=trusts_base(step, base),
-                item=cell.id if cell else None,
-                artifacts=tuple(replace(artifact, path=here.render(artifact.path)) for artifact in step.artifacts),
-                contracts=tuple(contract.fill_in(here.render) for contract in step.contracts),
-                trial=None if step.trial is None else step.trial.fill_in(here.render),
-                reviewers={name: fill_in(reviewers[name], here) for name in step.reviewers} if reviewers else {},
-            )
-        )
-    return made
+    visit: int = 1,
+) -> WorkerTemplate:
+    """Collect what the workers of *step* have in common."""
+    return WorkerTemplate(
+        step=step,
+        equipment=equipment,
+        base=base,
+        scope=scope,
+        task=_with_need_results(step, needs),
+        parts=_find_inputs(step, needs),
+        reviewers=reviewers or {},
+        visit=visit,
+    )
+
+
+def make_workers(template: WorkerTemplate, cells: Sequence[Cell] | None = None) -> list[WorkerSpec]:
+    """Make each worker of a step, or one for each of *cells*."""
+    if cells is None:
+        return [template.make(index, template.step.workers, {}) for index in range(template.step.workers)]
+    return [
+        template.make(index, len(cells), _matrix_values(cell), item=cell.id or None) for index, cell in enumerate(cells)
+    ]
 
 
 def trusts_base(step: Step, base: str | None) -> bool:
@@ -83,16 +113,16 @@ def trusts_base(step: Step, base: str | None) -> bool:
 
 
 def make_unstarted_workers(step: Step, equipment: WorkerSettings) -> list[WorkerSpec]:
-    """Make the workers of a step that never starts, for their names."""
+    """Make the workers of a step that never starts, for their names; nobody took its tasks from a queue."""
+    if step.queue:
+        return []
     return [
         WorkerSpec(step=step.name, index=index, count=step.workers, task=step.task, adapter=equipment.adapter)
         for index in range(step.workers)
     ]
 
 
-def _matrix_values(cell: Cell | None) -> dict[str, object]:
-    if cell is None:
-        return {}
+def _matrix_values(cell: Cell) -> dict[str, object]:
     return {"matrix": cell.values, "item": cell.item, "task": cell.item}
 
 

@@ -29,6 +29,7 @@ def run_document(report: RunReport) -> dict[str, object]:
         "usage": {**NONE, **report.usage},
         "steps": [_step(step) for step in report.steps],
         "merge": None if report.merge is None else report.merge.as_fields(),
+        "queues": [queue.as_fields() for queue in report.queues],
         "overlaps": [overlap.as_fields() for overlap in report.overlaps],
         "wall": report.wall,
         "limits": report.limits,

@@ -1,6 +1,6 @@
 """Fold events into the state of runs: a pure function, so that the state can never contradict the log."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from shoal.model.events import (
@@ -31,8 +31,10 @@ from shoal.model.merge import (
     MergeReport,
     Overlap,
 )
+from shoal.model.queue import TaskQueued, TaskTaken
 from shoal.model.results import RunReport, StepResult, WorkerResult, sum_usage
 from shoal.model.status import Status
+from shoal.store.queue_counts import QueueFold, count_queues
 from shoal.store.run_state import GateState, RunState, SessionState, State, StepState
 
 
@@ -69,6 +71,7 @@ def report(run: RunState, now: float | None = None) -> RunReport:
         ),
         merge=run.merge,
         overlaps=run.overlaps,
+        queues=run.queues,
         earlier=tuple(result for step in run.steps.values() for result in _earlier(step)),
         error=run.error,
         exit_code=run.exit_code,
@@ -156,6 +159,7 @@ class Fold:
         self._sessions: dict[tuple[str, str, str], SessionState] = {}
         self._intents: dict[str, MergeIntended] = {}
         self._overlaps: dict[str, dict[tuple[str, str], Overlap]] = {}
+        self._queues: dict[str, dict[str, QueueFold]] = {}
 
     def take(self, recorded: Recorded) -> None:
         """Fold one event, whose number must be above those before it."""
@@ -191,6 +195,9 @@ class Fold:
             case OverlapSeen(run=run, overlap=overlap):
                 self._run(run, recorded.at)
                 self._overlaps.setdefault(run, {})[overlap.one, overlap.other] = overlap
+            case TaskQueued(run=run, queue=name) | TaskTaken(run=run, queue=name) as event:
+                self._run(run, recorded.at)
+                self._queues.setdefault(run, {}).setdefault(name, QueueFold()).take(event)
             case MergeIntended(run=run) as event:
                 self._intents[run] = event
             case MergeRecorded(run=run, new=new):
@@ -211,12 +218,11 @@ class Fold:
         for (run, name), step_state in self._steps.items():
             whole = replace(step_state, sessions=sessions[run, name])
             steps[run][name] = replace(whole, status=_status_of(whole, self._runs[run]))
-        return State(
-            {
-                name: replace(run, steps=steps[name], overlaps=tuple(self._overlaps.get(name, {}).values()))
-                for name, run in self._runs.items()
-            }
-        )
+        return State({name: self._whole(run, steps[name]) for name, run in self._runs.items()})
+
+    def _whole(self, run: RunState, steps: Mapping[str, StepState]) -> RunState:
+        whole = replace(run, steps=steps, overlaps=tuple(self._overlaps.get(run.run, {}).values()))
+        return replace(whole, queues=tuple(count_queues(self._queues.get(run.run, {}), whole)))
 
     def _run_started(self, event: RunStarted, at: float) -> None:
         self._runs[event.run] = replace(

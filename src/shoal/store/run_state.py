@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from shoal.model.events import StepEnded
 from shoal.model.gate import GateAnswer, GateVerdict
 from shoal.model.merge import Delivery, MergeReport, Overlap
+from shoal.model.queue import QueueCount
 from shoal.model.results import Purpose, WorkerResult
 from shoal.model.status import Status
 
@@ -102,6 +103,7 @@ class RunState:
     """The names of all stages in the order of the plan."""
     steps: Mapping[str, StepState] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
+    queues: tuple[QueueCount, ...] = ()
     merge: MergeReport | None = None
     """The result of the last merge of the run's work, or of the last undo."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)

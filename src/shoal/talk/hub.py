@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from shoal.model.masking import Mask
 from shoal.model.talk import MessageSent, MessagesTaken, TalkEvent, TalkGrant, TalkKind, TalkRefused
 from shoal.store.ledger import Ledger
-from shoal.talk.kind import CallRefused, Children, Letter, Postbox
+from shoal.talk.kind import CallRefused, Children, Letter, Postbox, Queues
 from shoal.talk.quote import escape, quote
 
 MOST_TEXT_CHARS = 16_000
@@ -75,6 +75,8 @@ class TalkHub:
         self._ledger = ledger
         self.mask = mask
         """Of the secrets known so far."""
+        self.queues: Queues | None = None
+        """The queues of tasks, once the run has them."""
         self._peers: dict[str, Peer] = {}
         self._sessions: dict[str, Peer] = {}
         self._numbers: defaultdict[str, int] = defaultdict(int)

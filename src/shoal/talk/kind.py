@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.errors import ShoalError
+from shoal.model.queue import QueuedTask
 
 
 class CallRefused(ShoalError):
@@ -66,6 +67,21 @@ class ChildState:
     error: str = ""
     output: str = ""
     """The end of what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTask:
+    """A task of a queue, and whether it was not there before."""
+
+    number: int
+    is_new: bool
+
+
+class Queues(Protocol):
+    """The queues of the run."""
+
+    async def add(self, queue: str, tasks: Sequence[QueuedTask], by: str, session: str) -> Sequence[AddedTask]:
+        """Add *tasks* of an agent to *queue*; raises `CallRefused` if it takes them not."""
 
 
 class Children(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shoal.model.talk import TalkGrant
-from shoal.talk import messages
+from shoal.talk import messages, queue
 from shoal.talk.tool import Tool
 
 
@@ -15,6 +15,10 @@ def _message(grant: TalkGrant) -> bool:
     return grant.message
 
 
+def _queue(grant: TalkGrant) -> bool:
+    return bool(grant.queue)
+
+
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -24,5 +28,7 @@ TOOLS: Mapping[str, Tool] = {
         Tool(messages.ask, _message),
         Tool(messages.reply, _message),
         Tool(messages.inbox, _message),
+        Tool(queue.add_task, _queue),
+        Tool(queue.add_tasks, _queue),
     )
 }

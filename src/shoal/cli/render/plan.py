@@ -132,6 +132,8 @@ def _step_details(step: Step) -> Iterator[str]:
     yield from (
         f"contract {escape(contract.type)}: {beginning(contract.promise, LONGEST)}" for contract in step.contracts
     )
+    if step.queue:
+        yield f"takes tasks from the queue {escape(step.queue)}, {count(step.at_once, 'task')} at a time"
     if step.matrix is not None:
         yield f"matrix: {_matrix(step.matrix)}"
     if step.vary:

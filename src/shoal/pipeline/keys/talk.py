@@ -17,8 +17,10 @@ class TalkShape(Shape):
     """Whether it may send messages to other agents that may, and gets theirs."""
     notes: bool = False
     """Whether it may use the notes that the agents of the run share."""
+    queue: str = ""
+    """The queue, one of `queues`, that it may add tasks to."""
 
     @property
     def given(self) -> TalkGrant:
         """Build the value."""
-        return TalkGrant(spawn=self.spawn, depth=self.depth, message=self.message, notes=self.notes)
+        return TalkGrant(spawn=self.spawn, depth=self.depth, message=self.message, notes=self.notes, queue=self.queue)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # Jinja takes a moment to import, and most documents need no 
 ALWAYS = ("input", "run", "step", "steps", "artifacts")
 WORKER = ("worker",)
 CELL = ("matrix", "item", "task")
+QUEUED = ("task",)
 ROUND = ("loop",)
 FIELDS = {
     "run": ("id", "pipeline"),
@@ -97,6 +98,7 @@ class _KnownNames:
             *ALWAYS,
             *(WORKER if has_agent and not where.is_condition else ()),
             *(CELL if has_cells and not where.is_condition else ()),
+            *(QUEUED if value_of(self.step, "from_queue") and not where.is_condition else ()),
             *(ROUND if self.is_looped or is_in_round else ()),
             *(("this",) if where.is_until else ()),
         )
@@ -130,7 +132,7 @@ class _KnownNames:
             return f"step {key(label)} is a pipeline"
         if value_of(step, "gate"):
             return f"step {key(label)} is a gate"
-        has_several = value_of(step, "strategy") or has_several_workers(step, self.tree)
+        has_several = value_of(step, "strategy") or value_of(step, "from_queue") or has_several_workers(step, self.tree)
         return f"step {key(label)} has several workers" if has_several and not value_of(step, "select") else None
 
     def _way_to_one(self, step: Fields, label: str, field: str) -> str:
