@@ -110,7 +110,7 @@ def events(repo: Path) -> list[str]:
 
 @pytest.mark.deep
 @pytest.mark.timeout(1500)
-def test_a_queue_grows_to_five_hundred_tasks_and_is_killed_twice_on_the_way(repo: Path) -> None:
+def test_a_queue_grows_to_five_hundred_tasks_and_is_killed_on_the_way(repo: Path) -> None:
     grow(repo, most=500, workers=8)
     kill_after(repo, ended=120)
 

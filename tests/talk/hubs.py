@@ -16,6 +16,7 @@ from shoal.model.talk import TalkGrant
 from shoal.sessions.session_control import Inbox
 from shoal.sessions.talking import InboxPostbox
 from shoal.store.ledger import open_ledger
+from shoal.store.notes import notes_at
 from shoal.store.paths import StatePaths
 from shoal.store.reader import store_at
 from shoal.talk.hub import Peer, TalkHub
@@ -51,7 +52,7 @@ async def open_scene(tmp_path: Path, *names: str, grant: TalkGrant = MESSAGE) ->
     events: list[Event] = []
     async with open_ledger(store_at(paths)) as ledger, asyncio.TaskGroup() as group:
         ledger.subscribe(lambda recorded: events.append(recorded.event))
-        scene = Scene(TalkHub("run-1", ledger, Mask()), paths, events, {}, {}, [])
+        scene = Scene(TalkHub("run-1", ledger, Mask(), notes_at(paths)), paths, events, {}, {}, [])
         tasks = []
         with contextlib.ExitStack() as held:
             for name in names:

@@ -28,6 +28,7 @@ COMMANDS = (
     "approve",
     "stop",
     "send",
+    "notes",
     "pause",
     "continue",
     "set",

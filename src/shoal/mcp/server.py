@@ -177,6 +177,23 @@ class ShoalTools:
         """Test what isolation this machine supports, by attacking it; takes about a minute."""
         return await self._report("doctor", "--json")
 
+    async def remember(
+        self,
+        key: Annotated[str, Field(description="Its name, like `build/flags`.")],
+        text: Annotated[str, Field(max_length=16_000)],
+        if_version: Annotated[int | None, Field(ge=0, description="Only if it is at this version; 0: if new.")] = None,
+    ) -> str:
+        """Write a note for agents of later runs, which read it as one of an agent, not of the user."""
+        options = [f"--if-version={if_version}"] if if_version is not None else []
+        return await self._report("notes", "add", "--agents", "--json", *options, "--", key, text)
+
+    async def recall(
+        self, query: Annotated[str, Field(description="Words to find; empty lists all notes.")] = "", run: RunName = ""
+    ) -> str:
+        """Find notes that agents and the user left."""
+        words = ["search", *_name(query)] if query else ["list"]
+        return DATA + await self._report("notes", *([f"--run={run}"] if run else ()), "--json", *words)
+
     async def _report(self, *words: str) -> str:
         return write_document(await self._document(*words))
 
@@ -251,6 +268,8 @@ TOOLS: Mapping[str, ToolAnnotations] = {
     "cancel": ACTS,
     "send": ACTS,
     "approve": ACTS,
+    "remember": ACTS,
+    "recall": READS,
     "agents": READS,
     "doctor": READS,
 }

@@ -1,6 +1,7 @@
-"""The events of what the agents of a run share: messages and tasks."""
+"""The events of what the agents of a run share: messages, tasks and notes."""
 
+from shoal.model.notes import NoteEvent
 from shoal.model.queue import QueueEvent
 from shoal.model.talk import TalkEvent
 
-SharedEvent = TalkEvent | QueueEvent
+SharedEvent = TalkEvent | QueueEvent | NoteEvent

@@ -47,6 +47,7 @@ from shoal.steps.workers import WorkerSettings
 from shoal.store.known_repositories import register
 from shoal.store.ledger import Ledger, open_ledger
 from shoal.store.lock import hold_lock
+from shoal.store.notes import notes_at
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
 from shoal.store.rebuild import OnRebuilt
@@ -97,7 +98,7 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         open_gateway(environ) as gateway,
     ):
         context = replace(context, gateway=gateway, upstreams=plan.upstreams)
-        context = replace(context, talk=TalkHub(context.run, context.ledger, context.mask))
+        context = replace(context, talk=TalkHub(context.run, context.ledger, context.mask, notes_at(context.paths)))
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
         if request.is_recorded or request.replay is not None:

@@ -18,6 +18,7 @@ from shoal.runs.removable import Leftover, LeftoverKind
 from shoal.store.fold import fold
 from shoal.store.kind import RunSize
 from shoal.store.lock import hold_lock
+from shoal.store.notes import notes_at
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, store_at
 from shoal.workspaces.remove import remove_all
@@ -112,7 +113,9 @@ async def forget_runs(paths: StatePaths, found: Sequence[Leftover]) -> list[Left
                 run = finding.path.name
                 with contextlib.suppress(Broken):  # somebody owns it now
                     async with hold_lock(paths.run_lock(run), timeout=0) as held:
-                        gone += [finding] if ledger.forget(run, finding.seq) else []
+                        if ledger.forget(run, finding.seq):
+                            gone.append(finding)
+                            notes_at(paths).forget_run(run)
                         held.remove()
     return gone
 

@@ -86,6 +86,7 @@ def hold_peer(
         grant=grant,
         postbox=InboxPostbox(inbox, worker.takes_messages),
         children=children,
+        base=worker.base or context.base.commit,
         task=task,
     )
     with context.talk.hold_peer(peer):

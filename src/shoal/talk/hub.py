@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shoal.model.masking import Mask
+from shoal.model.notes import NoteWritten
 from shoal.model.talk import MessageSent, MessagesTaken, TalkEvent, TalkGrant, TalkKind, TalkRefused
 from shoal.store.ledger import Ledger
+from shoal.store.notes import NoteStore
 from shoal.talk.kind import CallRefused, Children, Letter, Postbox, Queues
 from shoal.talk.quote import escape, quote
 
@@ -39,6 +41,10 @@ class Peer:
     task: str = ""
     """The beginning of its task."""
     token: str = field(default_factory=lambda: f"talk-{secrets.token_hex(24)}", repr=False)
+    base: str = ""
+    """The commit that it started from."""
+    notes: int = 0
+    """How many notes it has written."""
     hops: int = 0
     """How many messages led to what it does now."""
     sent: int = 0
@@ -70,11 +76,12 @@ class _Refusals:
 class TalkHub:
     """Passes messages between the agents of one run, and records them before they arrive."""
 
-    def __init__(self, run: str, ledger: Ledger, mask: Mask) -> None:
+    def __init__(self, run: str, ledger: Ledger, mask: Mask, notes: NoteStore | None = None) -> None:
         self.run = run
         self._ledger = ledger
         self.mask = mask
         """Of the secrets known so far."""
+        self.notes = notes
         self.queues: Queues | None = None
         """The queues of tasks, once the run has them."""
         self._peers: dict[str, Peer] = {}
@@ -183,6 +190,10 @@ class TalkHub:
     def _describe_taken(self, recipient: Peer, messages: Sequence[str]) -> MessagesTaken:
         names = tuple(messages)
         return MessagesTaken(run=self.run, session=recipient.session, recipient=recipient.name, messages=names)
+
+    async def record_note(self, event: NoteWritten) -> None:
+        """Record that a note was written; without it the note is there all the same."""
+        await self._ledger.append(event)
 
     def note_turn(self, session: str, messages: Sequence[str], hops: int) -> None:
         """Note that an agent begins a turn with *messages*, to which *hops* messages led."""

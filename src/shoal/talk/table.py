@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shoal.model.talk import TalkGrant
-from shoal.talk import messages, queue
+from shoal.talk import messages, notes, queue
 from shoal.talk.tool import Tool
 
 
@@ -13,6 +13,10 @@ def _anything(grant: TalkGrant) -> bool:
 
 def _message(grant: TalkGrant) -> bool:
     return grant.message
+
+
+def _notes(grant: TalkGrant) -> bool:
+    return grant.notes
 
 
 def _queue(grant: TalkGrant) -> bool:
@@ -28,6 +32,9 @@ TOOLS: Mapping[str, Tool] = {
         Tool(messages.ask, _message),
         Tool(messages.reply, _message),
         Tool(messages.inbox, _message),
+        Tool(notes.remember, _notes),
+        Tool(notes.recall, _notes, is_read_only=True),
+        Tool(notes.notes, _notes, is_read_only=True),
         Tool(queue.add_task, _queue),
         Tool(queue.add_tasks, _queue),
     )
