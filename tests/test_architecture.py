@@ -17,7 +17,7 @@ SRC = TESTS.parent / "src" / "shoal"
 LOW = "errors model"
 MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
 UPPER = f"{MIDDLE} agent workspaces limits gateway talk"
-EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs doctor dashboard mcp"
+EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs nodes doctor dashboard mcp"
 MAY_IMPORT = {
     "errors": "",
     "model": "errors",
@@ -38,7 +38,8 @@ MAY_IMPORT = {
     "executors": f"{UPPER} sessions contracts",
     "steps": f"{UPPER} sessions contracts executors",
     "merge": f"{UPPER} sessions contracts steps",
-    "runs": f"{UPPER} sessions contracts steps merge",
+    "runs": f"{UPPER} sessions contracts executors steps merge",
+    "nodes": f"{UPPER} sessions contracts executors steps runs",
     "doctor": f"{UPPER} sessions runs",
     "dashboard": f"{LOW} proc store",
     "mcp": f"{LOW} proc dashboard",

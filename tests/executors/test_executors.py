@@ -1,19 +1,27 @@
-"""What every executor promises: a new one is added to the table, and has to pass unchanged."""
+"""What every executor promises: a new carrier of nodes is one line of the table, and has to pass unchanged."""
 
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from shoal.adapters.command import CommandAdapter
 from shoal.adapters.kind import Invocation, SessionPaths
+from shoal.errors import Unavailable
 from shoal.executors.kind import Executor
 from shoal.executors.local import LocalExecutor
+from shoal.executors.remote import open_executor
+from shoal.limits.choose import choose
+from shoal.model.artifact import Artifact, Type
 from shoal.model.events import Output, Recorded, SessionEnded, SessionStarted
+from shoal.model.limits import ResourceLimits
+from shoal.model.masking import Mask
+from shoal.model.nodes import NodeAddress, parse_nodes
+from shoal.model.plan import Plan
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
@@ -25,19 +33,43 @@ from shoal.sessions.worker import WorkerSpec
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, shown, step
+from tests.conftest import git
 
-EXECUTORS: dict[str, Executor] = {"local": LocalExecutor()}
-EVERY = pytest.mark.parametrize("executor", EXECUTORS.values(), ids=EXECUTORS)
+SECONDS = 60
+
+EXECUTORS: Mapping[str, tuple[NodeAddress, ...]] = {
+    "local": (),
+    "pipe": parse_nodes("pipe:4"),
+}
+"""The nodes of each; none runs sessions on this machine."""
+EVERY = pytest.mark.parametrize("nodes", EXECUTORS.values(), ids=EXECUTORS)
+Nodes = tuple[NodeAddress, ...]
 
 
-def worker(script: str) -> WorkerSpec:
-    return WorkerSpec(step="work", index=0, count=1, task=step("work", script).task, adapter=CommandAdapter())
+@dataclass(frozen=True)
+class Opened:
+    """An open run, and what runs its sessions."""
+
+    context: RunContext
+    executor: Executor
+
+
+def worker(script: str, **more: object) -> WorkerSpec:
+    task = step("work", script, **more).task  # type: ignore[arg-type]
+    return WorkerSpec(step="work", index=0, count=1, task=task, adapter=CommandAdapter())
 
 
 @contextlib.asynccontextmanager
-async def opened(repo: Path) -> AsyncIterator[RunContext]:
-    async with open_run(RunRequest(folder=repo, environ=os.environ, grace=0.5)) as run:
-        yield run.context
+async def opened(repo: Path, nodes: Nodes, **more: object) -> AsyncIterator[Opened]:
+    plan = Plan(name="t", steps=(), nodes=nodes)
+    request = RunRequest(folder=repo, environ=os.environ, grace=0.5, **more)  # type: ignore[arg-type]
+    async with open_run(request, plan) as run, open_executor(run.context, run.plan) as remote:
+        yield Opened(run.context, remote or LocalExecutor())
+
+
+async def result_of(repo: Path, nodes: Nodes, spec: WorkerSpec) -> WorkerResult:
+    async with asyncio.timeout(SECONDS), opened(repo, nodes) as run:
+        return await run.executor.run(run.context, spec, lambda _: None)
 
 
 def sessions_with(repo: Path, kind: type[SessionStarted] | type[SessionEnded]) -> list[str]:
@@ -45,28 +77,61 @@ def sessions_with(repo: Path, kind: type[SessionStarted] | type[SessionEnded]) -
     return [event.session for event in found if isinstance(event, kind)]
 
 
+def hear(word: str, act: Callable[[], None]) -> Callable[[Recorded], None]:
+    """Act once the agent has printed *word*."""
+
+    def listen(recorded: Recorded) -> None:
+        if isinstance(recorded.event, Output) and word in recorded.event.text:
+            act()
+
+    return listen
+
+
 @EVERY
-async def test_the_work_is_on_a_branch_and_the_result_is_reported_once(repo: Path, executor: Executor) -> None:
+async def test_the_work_is_on_a_branch_and_the_result_is_reported_once(repo: Path, nodes: Nodes) -> None:
     reported: list[WorkerResult] = []
-    async with opened(repo) as context:
-        result = await executor.run(context, worker("echo new > made.txt"), reported.append)
+    async with opened(repo, nodes) as run:
+        result = await run.executor.run(run.context, worker("echo new > made.txt"), reported.append)
 
     assert result.status is Status.SUCCEEDED
     assert shown(repo, result, "made.txt") == "new"
     assert reported == [result]
+    assert result.node == (nodes[0].name if nodes else "")
     assert sessions_with(repo, SessionStarted) == sessions_with(repo, SessionEnded) == [result.session]
     assert_nothing_left(repo)
 
 
 @EVERY
-async def test_an_agents_failure_is_a_result(repo: Path, executor: Executor) -> None:
-    reported: list[WorkerResult] = []
-    async with opened(repo) as context:
-        result = await executor.run(context, worker("echo kept > kept.txt; exit 3"), reported.append)
+async def test_an_agent_that_changes_nothing_leaves_no_branch(repo: Path, nodes: Nodes) -> None:
+    result = await result_of(repo, nodes, worker("true"))
 
-    assert (result.status, result.exit_code) == (Status.FAILED, 3)
+    assert (result.status, result.branch, result.commit) == (Status.NO_CHANGES, None, None)
+
+
+@EVERY
+async def test_an_agents_failure_is_a_result(repo: Path, nodes: Nodes) -> None:
+    result = await result_of(repo, nodes, worker("echo kept > kept.txt; echo sorry >&2; exit 3"))
+
+    assert (result.status, result.exit_code, result.error) == (Status.FAILED, 3, "it exited with 3: sorry")
     assert shown(repo, result, "kept.txt") == "kept"
-    assert reported == [result]
+
+
+@EVERY
+async def test_a_time_limit_ends_the_agent_and_keeps_its_work(repo: Path, nodes: Nodes) -> None:
+    result = await result_of(repo, nodes, worker("echo kept > kept.txt; sleep 600", timeout=1.5))
+
+    assert (result.status, result.limit) == (Status.TIMED_OUT, "time")
+    assert shown(repo, result, "kept.txt") == "kept"
+
+
+@EVERY
+async def test_a_memory_limit_ends_the_agent(repo: Path, nodes: Nodes) -> None:
+    assert (await choose()).name  # whatever enforces it here
+    limits = ResourceLimits(memory_mb=64)
+    script = "python3 -c 'import time; held = bytearray(300 * 2**20); time.sleep(60)'"
+    result = await result_of(repo, nodes, worker(script, limits=limits))
+
+    assert (result.status, result.limit) == (Status.OVER_LIMIT, "memory")
 
 
 class BrokenAdapter(CommandAdapter):
@@ -77,30 +142,26 @@ class BrokenAdapter(CommandAdapter):
 
 
 @EVERY
-async def test_a_bug_is_raised_and_is_no_agents_failure(repo: Path, executor: Executor) -> None:
+async def test_a_bug_is_raised_and_is_no_agents_failure(repo: Path, nodes: Nodes) -> None:
+    """An adapter that exists only in this program cannot be on a node."""
     reported: list[WorkerResult] = []
-    with pytest.raises(ValueError, match="a bug"):
-        async with opened(repo) as context:
-            await executor.run(context, replace(worker("true"), adapter=BrokenAdapter()), reported.append)
+    with pytest.raises((ValueError, Unavailable), match=r"a bug|exists only in this program"):
+        async with opened(repo, nodes) as run:
+            await run.executor.run(run.context, replace(worker("true"), adapter=BrokenAdapter()), reported.append)
 
     assert reported == []
     assert sessions_with(repo, SessionEnded) == []
 
 
 @EVERY
-async def test_a_cancelled_session_keeps_its_work_and_is_reported(repo: Path, executor: Executor) -> None:
+async def test_a_cancelled_session_keeps_its_work_and_is_reported(repo: Path, nodes: Nodes) -> None:
     reported: list[WorkerResult] = []
     has_begun = asyncio.Event()
-
-    def listen(recorded: Recorded) -> None:
-        if isinstance(recorded.event, Output) and "begun" in recorded.event.text:
-            has_begun.set()
-
-    async with opened(repo) as context, asyncio.TaskGroup() as group:
-        context.ledger.subscribe(listen)
+    async with opened(repo, nodes) as run, asyncio.TaskGroup() as group:
+        run.context.ledger.subscribe(hear("begun", has_begun.set))
         script = "echo begun > begun.txt; echo begun; sleep 600"
-        running = group.create_task(executor.run(context, worker(script), reported.append))
-        async with asyncio.timeout(60):
+        running = group.create_task(run.executor.run(run.context, worker(script), reported.append))
+        async with asyncio.timeout(SECONDS):
             await has_begun.wait()
         running.cancel()
 
@@ -112,18 +173,13 @@ async def test_a_cancelled_session_keeps_its_work_and_is_reported(repo: Path, ex
 
 
 @EVERY
-async def test_a_stopped_session_keeps_its_work_and_names_who_stopped_it(repo: Path, executor: Executor) -> None:
+async def test_a_stopped_session_keeps_its_work_and_names_who_stopped_it(repo: Path, nodes: Nodes) -> None:
     reported: list[WorkerResult] = []
     control = SessionControl()
-
-    def listen(recorded: Recorded) -> None:
-        if isinstance(recorded.event, Output) and "begun" in recorded.event.text:
-            control.stop_for("ada")
-
-    async with opened(repo) as context, asyncio.timeout(60):
-        context.ledger.subscribe(listen)
+    async with opened(repo, nodes) as run, asyncio.timeout(SECONDS):
+        run.context.ledger.subscribe(hear("begun", lambda: control.stop_for("ada")))
         script = "echo begun > begun.txt; echo begun; sleep 600"
-        result = await executor.run(context, worker(script), reported.append, control)
+        result = await run.executor.run(run.context, worker(script), reported.append, control)
 
     assert (result.status, result.stopped_by, result.error) == (Status.CANCELLED, "ada", "stopped by ada")
     assert shown(repo, result, "begun.txt") == "begun"
@@ -131,15 +187,73 @@ async def test_a_stopped_session_keeps_its_work_and_names_who_stopped_it(repo: P
 
 
 @EVERY
-async def test_sessions_run_side_by_side(repo: Path, executor: Executor) -> None:
+async def test_sessions_run_side_by_side(repo: Path, nodes: Nodes) -> None:
     """Each has a workspace of its own, and none waits for another."""
-    async with opened(repo) as context, asyncio.TaskGroup() as group:
-        specs = [
-            WorkerSpec(
-                step="work", index=index, count=2, task=worker(f"echo {index} > n.txt").task, adapter=CommandAdapter()
-            )
-            for index in range(2)
-        ]
-        tasks = [group.create_task(executor.run(context, spec, lambda _: None)) for spec in specs]
+    async with opened(repo, nodes) as run, asyncio.TaskGroup() as group:
+        specs = [replace(worker(f"echo {index} > n.txt"), index=index, count=2) for index in range(2)]
+        tasks = [group.create_task(run.executor.run(run.context, spec, lambda _: None)) for spec in specs]
 
     assert [shown(repo, task.result(), "n.txt") for task in tasks] == ["0", "1"]
+
+
+@EVERY
+async def test_a_later_session_starts_from_another_commit(repo: Path, nodes: Nodes) -> None:
+    """A node gets only what is new of it."""
+    first = await result_of(repo, nodes, worker("echo one > one.txt"))
+    assert first.commit is not None
+    async with opened(repo, nodes, base=first.commit) as run:
+        result = await run.executor.run(run.context, worker("cat one.txt > two.txt"), lambda _: None)
+
+    assert shown(repo, result, "two.txt") == "one"
+    assert git(repo, "merge-base", first.commit, str(result.commit)) == first.commit
+
+
+@EVERY
+async def test_artifacts_are_stored_here_under_names_of_ours(repo: Path, nodes: Nodes) -> None:
+    declared = (Artifact(name="plan", path="out/plan.json", type=Type.JSON), Artifact(name="b", path="b.bin"))
+    script = "mkdir out; echo '{\"a\": 1}' > out/plan.json; head -c 3000000 /dev/zero | tr '\\0' 'x' > b.bin"
+    result = await result_of(repo, nodes, replace(worker(script), artifacts=declared))
+
+    assert Path(result.artifacts["plan"]).read_text().strip() == '{"a": 1}'
+    assert Path(result.artifacts["b"]).stat().st_size == 3_000_000
+    assert all(Path(path).is_relative_to(StatePaths.of(repo).results) for path in result.artifacts.values())
+
+
+@EVERY
+async def test_files_of_any_bytes_and_names_come_back(repo: Path, nodes: Nodes) -> None:
+    script = r"""head -c 200000 /dev/urandom > random.bin; printf 'x' > "$(printf 'a\nb \303\274')"; ln -s f link
+        printf '#!/bin/sh\n' > run; chmod +x run; sha256sum < random.bin"""
+    result = await result_of(repo, nodes, worker(script))
+
+    assert result.status is Status.SUCCEEDED, result
+    names = git(repo, "ls-tree", "-r", "-z", "--name-only", str(result.commit)).split("\0")
+    assert {"random.bin", "a\nb ü", "link", "run"} <= set(names)
+    assert git(repo, "ls-tree", str(result.commit), "run").startswith("100755")
+
+
+@EVERY
+async def test_secrets_reach_the_agent_and_are_masked_everywhere(repo: Path, nodes: Nodes) -> None:
+    spec = worker('echo "it is $TOKEN"; echo "$TOKEN" | wc -c')
+    secret = "sesame-open-8d3b1"
+    task = replace(spec.task, env={"TOKEN": secret}, secrets=frozenset({"TOKEN"}), secret_sources={"TOKEN": "MY_TOKEN"})
+    async with opened(repo, nodes) as run:
+        context = replace(run.context, mask=Mask.of({"TOKEN": secret}))
+        result = await run.executor.run(context, replace(spec, task=task), lambda _: None)
+
+    assert f"{len(secret) + 1}" in result.output
+    assert secret not in result.output
+    assert not [path for path in StatePaths.of(repo).root.rglob("*.db*") if secret.encode() in path.read_bytes()]
+
+
+@EVERY
+async def test_the_output_can_be_followed_while_the_agent_works(repo: Path, nodes: Nodes) -> None:
+    """What it prints is recorded here before it has ended."""
+    control, heard = SessionControl(), asyncio.Event()
+    async with opened(repo, nodes) as run, asyncio.TaskGroup() as group, asyncio.timeout(SECONDS):
+        run.context.ledger.subscribe(hear("line 1", heard.set))
+        spec = worker("echo line 1; sleep 600")
+        running = group.create_task(run.executor.run(run.context, spec, lambda _: None, control))
+        await heard.wait()
+
+        assert not running.done()
+        control.ask_to_stop()

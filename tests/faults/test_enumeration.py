@@ -37,6 +37,8 @@ NOT_PASSED = {
     "MessagesTaken": "recorded of agents that talk: tests/talk/test_resumed.py",
     "ChildSpawned": "recorded of agents that talk: tests/talk/test_resumed.py",
     "TalkRefused": "recorded of agents that talk; nothing depends on it",
+    "NodeChanged": "recorded of runs on nodes: tests/nodes kills nodes and coordinators",
+    "WorkFetched": "recorded of runs on nodes: tests/nodes kills nodes and coordinators",
 }
 """Kinds of events that the scenario does not record, and why no kill is placed around them."""
 GIT_NOT_PASSED = {
@@ -50,7 +52,9 @@ GIT_NOT_PASSED = {
     "mktree": "for resolved conflicts",
     "write-tree": "for resolved conflicts and undo",
     "unpack-objects": "for small packs",
-    "index-pack": "for packs that are gathered",
+    "index-pack": "for packs that are gathered, and that nodes are sent",
+    "config": "for mirrors on nodes, which are made again",
+    "symbolic-ref": "for mirrors on nodes, which are made again",
     "fetch": "for partial clones",
     **({"checkout-index": "for layers over a base, which only root mounts on the host"} if os.geteuid() else {}),
 }
@@ -91,8 +95,10 @@ FILES_NOT_PASSED = {
     "git/imports.py:release_abandoned": "clears up after kills: the sweeps check that nothing is left",
     "git/merge.py:_fifo": "works in a temporary folder",
     "git/merge.py:_sweep": "clears up after kills: tests/git/test_merge.py",
+    "git/packs.py:hold_pack_file": "a temporary file, which a later pack removes",
     "git/snapshot.py": "for plain folders",
     "limits/": "control groups, which the guard and the next start remove: tests/limits, tests/faults/test_orphans.py",
+    "nodes/": "mirrors on nodes, made aside and renamed; tests/nodes kills nodes at any time",
     "runs/archive.py": "an export is renamed when it is whole; an import records last",
     "runs/clean.py": "removes what a command finds again: test_every_point_of_undo_and_clean",
     "runs/context.py:_with_recording": "makes the folder of a recording",

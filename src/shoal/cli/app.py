@@ -44,6 +44,7 @@ COMMANDS = (
     "serve",
     "top",
     "mcp",
+    "node",
     "agents",
     "node",
     "doctor",

@@ -38,6 +38,7 @@ Wheels = Annotated[
 SendWheels = Annotated[
     bool, typer.Option("--send-wheels", help="Download what the host's Python needs here, and send it.")
 ]
+Stdio = Annotated[bool, typer.Option("--stdio", help="Be a node: `shoal run --on` starts this on the host.")]
 
 
 def command(
@@ -46,12 +47,18 @@ def command(
     python: Python = None,
     wheels: Wheels = None,
     send_wheels: SendWheels = False,
+    stdio: Stdio = False,
 ) -> int:
     """Install Shoal on a host by ssh, so that `--on HOST` runs agents there; or remove it.
 
     `shoal node install HOST` makes a virtual environment in `~/.local/share/shoal/node` and needs nothing there but
     ssh and Python. Run it again after an update; nodes that run keep the version they have.
     """
+    if stdio:
+        from shoal.nodes.process import serve_stdio  # imports all that runs sessions
+
+        asyncio.run(serve_stdio(os.environ))
+        return ExitCode.SUCCESS
     if action is None or not hosts:
         raise BadInput("name what to do, and the hosts: shoal node install HOST")
     if wheels is not None and send_wheels:

@@ -13,6 +13,7 @@ from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
 from shoal.model.budget import SpendingLimit
 from shoal.model.gateway import LOGINS, with_logins
+from shoal.model.nodes import parse_nodes
 from shoal.model.permissions import Permissions
 from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
 from shoal.model.policy import NETWORKS, Network
@@ -125,6 +126,7 @@ class RunOverrides:
     budget: str | None = None
     allow_hosts: Sequence[str] | None = None
     logins: Sequence[str] | None = None
+    nodes: str | None = None
 
 
 def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
@@ -149,6 +151,7 @@ def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str
         max_concurrent=overrides.at_once or made.max_concurrent,
         sandbox=overrides.sandbox or made.sandbox,
         isolation_strategy=overrides.isolation or made.isolation_strategy,
+        nodes=made.nodes if overrides.nodes is None else parse_nodes(overrides.nodes),
         budget=made.budget if overrides.budget is None else SpendingLimit.parse(overrides.budget),
         notify=override_notify(made.notify, overrides.notify or (), overrides.notify_command),
         upstreams=with_logins(made.upstreams, overrides.logins or ()),

@@ -96,6 +96,10 @@ MaxSpent = Annotated[
     str | None,
     typer.Option("--budget", metavar="USD", help="What all agents together may spend on models, in dollars."),
 ]
+Nodes = Annotated[
+    str | None,
+    typer.Option("--on", metavar="NODES", help="Run agents on these nodes, such as `me@build1:8,build2` or `pipe:4`."),
+]
 Record = Annotated[bool, typer.Option("--record", help="Record what agents and their models say, for `shoal replay`.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Approve every gate.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Print the plan without running it.")]
@@ -142,6 +146,7 @@ def command(
     login: option.Login = None,
     inputs: option.Input = None,
     budget: option.MaxSpent = None,
+    nodes: option.Nodes = None,
     record: option.Record = False,
     yes: option.Yes = False,
     dry_run: option.Dry = False,
@@ -162,14 +167,13 @@ def command(
     assert_one_output(json=json, events=events, detach=detach, dry_run=dry_run)
     if detach and report_start is None:
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
-    chosen = one_or_several(agent or [], agents)
-    work = RequestedWork(repo, target, task or (), tasks, *chosen, program, pattern, inputs or (), pipeline)
+    given = (task or (), tasks, *one_or_several(agent or [], agents), program, pattern, inputs or (), pipeline)
     how = (at_once, sandbox, isolation, timeout, network, retries, notify, notify_command, budget, allow_host, login)
-    limit, plan = _until(deadline), make_plan(work, RunOverrides(*how), os.environ)
+    cap, plan = _until(deadline), make_plan(RequestedWork(repo, target, *given), RunOverrides(*how, nodes), os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
     face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))
-    run = (plan, make_request(plan, repo, base, approve_all=yes, is_recorded=record), face, limit)
+    run = (plan, make_request(plan, repo, base, approve_all=yes, is_recorded=record), face, cap)
     return asyncio.run(follow_apart(*run, report_start) if detach or detach_on_hangup else follow_run(*run))
 
 

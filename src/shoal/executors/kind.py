@@ -11,6 +11,14 @@ from shoal.sessions.worker import WorkerSpec
 OnResult = Callable[[WorkerResult], None]
 
 
+class SessionLost(Exception):
+    """The outcome of a session is unknown, since its node was lost; *result* is recorded, and counts as no attempt."""
+
+    def __init__(self, result: WorkerResult) -> None:
+        super().__init__(result.error)
+        self.result = result
+
+
 class Executor(Protocol):
     """Runs sessions somewhere."""
 
@@ -23,4 +31,6 @@ class Executor(Protocol):
         its agent, keeps the work and returns the result, which names the person who stopped it. Messages in its inbox
         go to the agent between its turns. When cancelled, it stops in the same way and raises. *on_result* gets the
         result once, in that case too, before this returns or raises.
+
+        Raises `SessionLost` where the session has to run again under another name, since nobody knows how it ended.
         """

@@ -7,6 +7,7 @@ from shoal.model.activity import Act
 from shoal.model.gate import GateVerdict
 from shoal.model.gateway import ModelAnswered
 from shoal.model.merge import DeliveryIntended, DeliveryRecorded, MergeEnded, MergeIntended, MergeRecorded, Overlap
+from shoal.model.nodes import NodeEvent
 from shoal.model.resources import ResourceSample
 from shoal.model.results import Purpose, WorkerResult
 from shoal.model.select import RankedRow
@@ -84,7 +85,7 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStarted:
-    """A session is about to be opened; written before anything of it exists."""
+    """A session is about to be opened, on a *node* or here; written before anything of it exists."""
 
     run: str
     step: str
@@ -114,6 +115,7 @@ class SessionStarted:
     takes_messages: bool = False
     """Whether its agent takes messages between its turns."""
     purpose: Purpose = Purpose.WORK
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,13 +196,12 @@ class CheckpointKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotKept:
-    """The files of a running agent were saved because a person wants to see them, or could not be."""
+    """The files of a running agent were saved for a person; *commit* is empty if they could not be."""
 
     run: str
     session: str
     request: str
     commit: str = ""
-    """Empty if they could not be saved."""
     secrets: tuple[str, ...] = ()
     """Files that contain a secret."""
     failure: str = ""
@@ -259,13 +260,12 @@ class StepEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """A run ended."""
+    """A run ended; *error* says why it could not finish, unless an agent failed."""
 
     run: str
     status: Status
     duration_seconds: float
     error: str | None = None
-    """Why the run could not finish, unless an agent failed."""
     exit_code: int | None = None
     """The exit code of the command that ran it; `None` where no command did."""
 
@@ -387,6 +387,7 @@ Event = (
     | OverlapSeen
     | MergeEnded
     | SharedEvent
+    | NodeEvent
 )
 
 

@@ -255,3 +255,8 @@ def _meets(label: bytes, form: bytes) -> bool:
         return True
     sizes = range(1, min(len(label), len(form)))
     return any(label.endswith(form[:size]) or label.startswith(form[-size:]) for size in sizes)
+
+
+def name_short_secrets(mask: Mask) -> tuple[str, ...]:
+    """List the secrets that are too short to be masked."""
+    return tuple(f"the value of {name} is too short to be masked in output" for name in mask.unmasked)

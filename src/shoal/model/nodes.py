@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Self
 
 from shoal.errors import BadInput
@@ -64,3 +65,71 @@ def name_nodes(addresses: Iterable[NodeAddress]) -> tuple[NodeAddress, ...]:
         is_shared = names.count(address.name) > 1
         found.append(replace(address, name=f"{address.name}-{number}") if is_shared else address)
     return tuple(found)
+
+
+class NodeState(StrEnum):
+    """Whether a node takes part in a run."""
+
+    JOINED = "joined"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """What a node has free now."""
+
+    running: int = 0
+    """How many sessions it runs, of all who use it."""
+    cpu: float = 0.0
+    """Its load average over a minute, for each processor."""
+    memory_free_mb: int = 0
+    disk_free_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOffer:
+    """What a node can do, as it says itself."""
+
+    version: str
+    host: str = ""
+    system: str = ""
+    processors: int = 1
+    memory_mb: int = 0
+    capacity: int = 1
+    """How many sessions it would run at once, unless the user says otherwise."""
+    sandboxes: tuple[str, ...] = ()
+    """The kinds of sandbox that work there."""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Why the other kinds do not."""
+    limits: str = ""
+    """What enforces limits there."""
+    clients: tuple[str, ...] = ()
+    """The agent clients on its PATH."""
+    load: NodeLoad = field(default_factory=NodeLoad)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChanged:
+    """A node joined the run, was lost, or cannot take part in it."""
+
+    run: str
+    node: str
+    state: NodeState
+    why: str = ""
+    host: str = ""
+    capacity: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkFetched:
+    """The work of a session that was lost with its node, or with its coordinator, is on a ref of ours."""
+
+    run: str
+    node: str
+    session: str
+    ref: str
+    commit: str
+
+
+NodeEvent = NodeChanged | WorkFetched

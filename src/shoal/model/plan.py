@@ -12,6 +12,7 @@ from shoal.model.gate import Gate
 from shoal.model.gateway import Upstream
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix
+from shoal.model.nodes import NodeAddress
 from shoal.model.queue import QueueSpec
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.select import Select
@@ -201,6 +202,10 @@ class Plan:
     """The models that the user's file names, without the keys that come from the environment."""
     budget: SpendingLimit | None = None
     """What all its agents together may spend on models."""
+    nodes: tuple[NodeAddress, ...] = ()
+    """Where its sessions run; none means on this machine."""
+    placement: str = "spread"
+    """How they are placed: over all nodes evenly (`spread`), or on as few as possible (`pack`)."""
     notes: tuple[str, ...] = ()
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict)
     """The reviewers by the names that contracts and selections use."""

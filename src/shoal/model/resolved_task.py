@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from shoal.model.agent import AgentSpec
 from shoal.model.budget import SpendingLimit
 from shoal.model.limits import ResourceLimits
+from shoal.model.nodes import Label
 from shoal.model.permissions import Permissions, effective
 from shoal.model.policy import Network
 from shoal.model.retry import Retry
@@ -51,6 +52,8 @@ class ResolvedTask:
     priority: int = 0
     talk: TalkGrant | None = None
     """What it may do with other agents; `None` means nothing."""
+    needs_node: Mapping[str, Label] = field(default_factory=dict)
+    """The labels that a node must have to run it, besides those that its agent needs."""
     budgets: Mapping[str, SpendingLimit] = field(default_factory=dict)
     """What may be spent on models: by all its agents (`step`), by each of them (`session`), by a `persona:NAME`."""
 

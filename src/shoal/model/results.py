@@ -88,6 +88,8 @@ class WorkerResult:
     """Who stopped this session alone; it counts as failed, and is not tried again."""
     checks: tuple[ContractResult, ...] = ()
     """The results of its step's contracts, and of the command of a selection."""
+    node: str = ""
+    """The node that it ran on; empty for this machine."""
 
     @property
     def status_text(self) -> str:

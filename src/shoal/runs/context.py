@@ -152,12 +152,7 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
     """Hold everything that the sessions of a run share."""
     repository, commit = await _find_repository(request)
     await assert_rooted(plan, repository)
-    paths = StatePaths.of(repository.home)
-    if paths.root.is_dir():
-        release_if_full(paths.reserve)
-    paths.create()
-    exclude_state(repository)
-    register(paths, request.environ)
+    paths = _make_state(request, repository)
     sandbox = await probe_sandbox(request.sandbox, request.environ)
     enforcer = await _enforcer(request)
     kind = await kind_of_workspace(request.strategy, sandbox, paths, stays=not request.cleanup)
@@ -198,6 +193,17 @@ async def _open_context(request: RunRequest, plan: Plan, on_rebuilt: OnRebuilt) 
                 bounds=request.bounds,
                 on_gather=request.on_gather,
             )
+
+
+def _make_state(request: RunRequest, repository: Repository) -> StatePaths:
+    paths = StatePaths.of(repository.home)
+    if paths.root.is_dir():
+        release_if_full(paths.reserve)
+    paths.create()
+    exclude_state(repository)
+    if request.is_listed:
+        register(paths, request.environ)
+    return paths
 
 
 async def _enforcer(request: RunRequest) -> Enforcer:

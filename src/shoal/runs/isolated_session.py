@@ -19,6 +19,7 @@ from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
+from shoal.model.masking import name_short_secrets
 from shoal.model.permissions import PermissionManager, Permissions
 from shoal.model.plan import Plan, Step
 from shoal.model.policy import NETWORKS, Network
@@ -34,7 +35,7 @@ from shoal.sessions.host_probe import assert_room, probe_sandbox
 from shoal.sessions.limit_watch import describe_limits
 from shoal.sessions.open_session import open_session
 from shoal.sessions.policy import note_grants
-from shoal.sessions.session import describe_start, name_short_secrets
+from shoal.sessions.session import describe_start
 from shoal.sessions.session_dir import SessionDir
 from shoal.sessions.session_thread import HeldWorkspace, SessionLoop
 from shoal.sessions.worker import WorkerSpec

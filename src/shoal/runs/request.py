@@ -60,6 +60,8 @@ class RunRequest:
     """Whether to try again to import work that could not be kept, however often that failed before."""
     resume: Resume | None = None
     """How *run* is resumed, and which results are kept."""
+    is_listed: bool = True
+    """Whether the repository is listed among those of this user; mirrors of others' are not."""
     is_recorded: bool = False
     """Whether what agents and their models say to each other is recorded."""
     replay: str | None = None

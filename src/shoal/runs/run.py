@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from shoal.adapters.client import this_host
 from shoal.adapters.registry import adapter_of
 from shoal.errors import FAULTS, ExitCode, ShoalError, first_error
+from shoal.executors.kind import Executor
+from shoal.executors.remote import open_executor
 from shoal.git.repository import dirt
 from shoal.model.events import Event, Recorded, RunEnded, RunStarted
 from shoal.model.limits import ResourceLimits
+from shoal.model.masking import name_short_secrets
 from shoal.model.plan import Approval, Plan, Stage, Step, walk_stages
 from shoal.model.policy import NETWORKS, Network
 from shoal.model.results import RunBroken, RunReport, StepResult, exit_code
 from shoal.model.status import Rule, Status, run_status, step_status
+from shoal.patterns.limiter import Limiter
 from shoal.proc.spawn import raise_file_limit
 from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
@@ -31,7 +35,6 @@ from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import describe_limits
 from shoal.sessions.policy import network_of, outside_notes
-from shoal.sessions.session import name_short_secrets
 from shoal.sessions.setup.project import setup_notes
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
@@ -187,11 +190,16 @@ async def run(plan: Plan, request: RunRequest, *, stop: asyncio.Event, listen: L
     """
     began, work = time.monotonic(), None
     try:
-        async with open_run(replace(request, on_event=listen), plan) as opened:
+        async with (
+            open_run(replace(request, on_event=listen), plan) as opened,
+            open_executor(opened.context, opened.plan) as executor,
+        ):
             with open_request_door(opened.context) as door:
                 record = RunRecord(opened.context)
                 history = await _begin(opened, request)
-                work = _Work(opened, record, _make_runner(opened.context, opened.plan, history), door)
+                if executor is not None:
+                    executor.fleet.announce()
+                work = _Work(opened, record, _make_runner(opened.context, opened.plan, history, executor), door)
                 try:
                     async with hold_control(_control(work, stop)):
                         await work.run(stop, approve_all=request.approve_all)
@@ -263,10 +271,12 @@ async def _begin(opened: OpenRun, request: RunRequest) -> History:
     return History()
 
 
-def _make_runner(context: RunContext, plan: Plan, history: History) -> WorkerRunner:
+def _make_runner(context: RunContext, plan: Plan, history: History, executor: Executor | None) -> WorkerRunner:
     admission = Admission(context.paths.root, objects=context.repository.git)
-    limiter = admitting(context, admission, min(plan.max_concurrent, raise_file_limit()))
-    return WorkerRunner(context, limiter, admission, history)
+    most = min(plan.max_concurrent, raise_file_limit())
+    # Nodes admit sessions themselves: what this machine has free does not matter to them.
+    limiter = admitting(context, admission, most) if executor is None else Limiter(most)
+    return WorkerRunner(context, limiter, admission, history, executor)
 
 
 def _control(work: "_Work", stop: asyncio.Event) -> RunControl:

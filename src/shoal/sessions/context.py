@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.gateway.budget import BudgetBook
-from shoal.gateway.gateway import Gateway
+from shoal.gateway.kind import ModelGateway
 from shoal.git.closure import OnGather
 from shoal.limits.guard import Guard
 from shoal.limits.kind import Enforcer
@@ -75,7 +75,7 @@ class RunContext:
     bounds: WorkBounds = WORK_BOUNDS
     """Limits for our own work on agents' files."""
     on_gather: OnGather | None = field(default=None, repr=False)
-    gateway: Gateway | None = field(default=None, repr=False)
+    gateway: ModelGateway | None = field(default=None, repr=False)
     """The way of agents on `network: gateway` to their models; its processes run once an agent needs them."""
     recording: Recording | None = None
     """Where what agents ask their models is recorded, or answered from; `None` in most runs."""

@@ -146,11 +146,11 @@ async def keep_work(
     try:
         async with _able_to_read(context, join) as there:
             seal = await seal_work(there, workspace, directory, request)
-            result = await _import(there, seal, ref, here)
+            result = await import_seal(there, seal, ref, here)
             if result.failure and request.has_history:
                 why = result.failure
                 seal = await seal_work(there, workspace, directory, replace(request, has_history=False))
-                result = await _import(there, replace(seal, squashed=why), ref, here)
+                result = await import_seal(there, replace(seal, squashed=why), ref, here)
     except DiskFull as error:  # without their history the files take as much space
         return KeptWork(failure=f"sealing failed: {error}", is_disk_full=True)
     if result.commit is None and result.failure is None and here == context.base.commit:
@@ -195,7 +195,8 @@ def _notes(seal: Seal) -> Iterator[str]:
         )
 
 
-async def _import(context: RunContext, seal: Seal, ref: str, here: str | None) -> KeptWork:
+async def import_seal(context: RunContext, seal: Seal, ref: str, here: str | None) -> KeptWork:
+    """Import what was sealed, and move *ref* from *here* to it; the base of *context* is what it builds on."""
     known = add_seal_notes(NOTHING, seal)
     if seal.failure or seal.tip is None or seal.pack is None:
         return known

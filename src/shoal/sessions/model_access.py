@@ -16,7 +16,7 @@ from shoal.adapters.kind import NOWHERE, Adapter
 from shoal.errors import Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
 from shoal.gateway.find_upstreams import find_upstreams, without_keys
-from shoal.gateway.gateway import GatewaySession, ServiceSession
+from shoal.gateway.kind import ListeningSession, SessionGateway
 from shoal.gateway.logins import KNOWN, LoginUnusable, read_tokens
 from shoal.gateway.prices import table_date
 from shoal.model.activity import Act, Activity
@@ -157,8 +157,8 @@ class ModelAccess:
 
     session: Session
     network: Network
-    gateway: GatewaySession | None = None
-    services: ServiceSession | None = None
+    gateway: SessionGateway | None = None
+    services: ListeningSession | None = None
     """What listens in its sandbox: the gateway, or only what the coordinator serves."""
     talk: TalkAccess | None = None
     answers: int = 0

@@ -88,9 +88,9 @@ async def _session(
     except FAULTS as error:
         result = _describe_failure(worker, error)
     close_inbox(context, worker.session, control)
-    result = _with_facts(context, worker, _with_stop(result, control), seconds=time.monotonic() - began)
-    result = await _with_client_settings(context, result)
-    result = await _record(context, worker, mask_result(result, context.mask))
+    result = add_facts(context, worker, _with_stop(result, control), seconds=time.monotonic() - began)
+    result = await bring_back_settings(context, result)
+    result = await record_result(context, worker, mask_result(result, context.mask))
     if worker.adapter.client is not None and result.status is not Status.CANCELLED:
         drop_conversation(ConversationKey.of(context.run, worker).folder(context.paths))
     if on_result is not None:
@@ -147,7 +147,7 @@ def _describe_failure(worker: WorkerSpec, error: Exception, *, raw: Path | None 
         index=worker.index,
         session=worker.session,
         status=Status.FAILED,
-        error=_error_text(error),
+        error=describe_error(error),
         raw=None if raw is None else str(raw),
     )
 
@@ -160,7 +160,8 @@ def _with_stop(result: WorkerResult, control: SessionControl) -> WorkerResult:
     return replace(result, stopped_by=person, error=result.error or f"stopped by {person}")
 
 
-def _with_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *, seconds: float) -> WorkerResult:
+def add_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *, seconds: float) -> WorkerResult:
+    """Add to *result* what is known of its session without its agent."""
     return replace(
         result,
         attempts=worker.attempt,
@@ -173,11 +174,12 @@ def _with_facts(context: RunContext, worker: WorkerSpec, result: WorkerResult, *
     )
 
 
-async def _with_client_settings(context: RunContext, result: WorkerResult) -> WorkerResult:
+async def bring_back_settings(context: RunContext, result: WorkerResult) -> WorkerResult:
+    """Bring back the client settings that were set aside for the session, if any were."""
     try:
         return await restore_client_settings(context, result)
     except FAULTS as error:  # the branch is as the client left it, and its base is what it started from
-        return replace(result, error=result.error or _error_text(error))
+        return replace(result, error=result.error or describe_error(error))
 
 
 async def _with_artifacts(session: Session, result: WorkerResult, left: Collected, work: KeptWork) -> WorkerResult:
@@ -188,13 +190,13 @@ async def _with_artifacts(session: Session, result: WorkerResult, left: Collecte
             result = replace(result, artifacts=files)
         result = await add_patch(context, work, result)
     except FAULTS as error:  # the branch holds the work all the same
-        return replace(result, status=Status.FAILED, error=_error_text(error), artifacts={})
+        return replace(result, status=Status.FAILED, error=describe_error(error), artifacts={})
     if left.problems and result.status.is_good:
         result = replace(result, status=Status.FAILED, error="\n".join(left.problems))
     return result
 
 
-async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> WorkerResult:
+async def record_result(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> WorkerResult:
     """Close the session's log, and write the result to the ledger."""
     for event in describe_end(context, worker, result):  # also in its own log, in case the ledger is lost
         context.ledger.note(event)
@@ -206,7 +208,8 @@ async def _record(context: RunContext, worker: WorkerSpec, result: WorkerResult)
     return result
 
 
-def _error_text(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
+    """Describe what went wrong with a session."""
     return str(error) or f"{type(error).__name__} while this session was processed"
 
 
@@ -247,7 +250,7 @@ async def _keep_patiently(session: Session, request: SealRequest) -> KeptWork:
                     context, session.workspace, session.directory, branch=session.worker.branch, request=request
                 )
             except FAULTS as error:
-                failure, why = error, _error_text(error)
+                failure, why = error, describe_error(error)
             else:
                 if not work.is_disk_full:
                     return work
@@ -393,8 +396,3 @@ def mask_result(result: WorkerResult, mask: Mask) -> WorkerResult:
         set_back=tuple(mask.text(name) for name in result.set_back),
         checks=tuple(replace(check, message=mask.text(check.message)) for check in result.checks),
     )
-
-
-def name_short_secrets(mask: Mask) -> tuple[str, ...]:
-    """List the secrets that are too short to be masked."""
-    return tuple(f"the value of {name} is too short to be masked in output" for name in mask.unmasked)

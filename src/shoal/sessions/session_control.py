@@ -5,8 +5,8 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from shoal.limits.kind import LimitGroup
 from shoal.model.events import AgentMessaged
 from shoal.sessions.clocks import WorkClock
 from shoal.sessions.context import RunContext
@@ -72,6 +72,16 @@ class Inbox:
         return left
 
 
+class Freezable(Protocol):
+    """Processes that can be frozen together."""
+
+    def freeze(self) -> None:
+        """Freeze all of them until `thaw`; raises `OSError` where that is not possible."""
+
+    def thaw(self) -> None:
+        """Let frozen ones run again."""
+
+
 @dataclass(slots=True)
 class SessionControl:
     """What others can do to one session: stop it, freeze it, and send messages."""
@@ -84,7 +94,7 @@ class SessionControl:
     """The requests to keep its files as they are now, while its agent works."""
     clock: WorkClock = field(default_factory=WorkClock)
     meter: ResourceMeter = field(default_factory=ResourceMeter)
-    _groups: list[LimitGroup] = field(default_factory=list)
+    _groups: list[Freezable] = field(default_factory=list)
 
     def freeze(self) -> None:
         """Freeze the agent until `thaw`; raises `OSError` if its group cannot be frozen."""
@@ -104,7 +114,7 @@ class SessionControl:
         self.stop.set()
 
     @contextlib.contextmanager
-    def hold_group(self, group: LimitGroup) -> Iterator[None]:
+    def hold_group(self, group: Freezable) -> Iterator[None]:
         """Freeze and thaw *group* together with the session; it is thawed on exit."""
         self._groups.append(group)
         try:

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from shoal.errors import FAULTS, Refused
-from shoal.executors.kind import Executor
+from shoal.executors.kind import Executor, SessionLost
 from shoal.executors.local import LocalExecutor
 from shoal.git.refs import pin
 from shoal.model.budget import BUDGET
@@ -35,6 +36,8 @@ from shoal.steps.prompt import next_attempt, with_interruption, with_rewind
 from shoal.workspaces.base_checkouts import base_ready, delta_ready
 
 DIGEST_CHARS = 16
+MOST_LOST = 5
+"""A session that is lost so often with its node may be the reason."""
 MOST_RETIRED = 1000
 """So many workers are kept after their end, for a merge that repeats their work: a coordinator may run for weeks."""
 APART_SECONDS = 0.05  # a cancel that comes before the last one was seen is one with it
@@ -244,7 +247,7 @@ class WorkerRunner:
             if self._stopped_by is not None:
                 return self._note_unstarted(worker, self._stopped_by)
             if worker.base in (None, self.context.base.commit):
-                return await self._session(worker.adapt_context(self.context), worker)
+                return await self._until_known(worker.adapt_context(self.context), worker)
             return await self._elsewhere(worker, worker.base)
 
     def _note_unstarted(self, worker: WorkerSpec, by: str) -> WorkerResult:
@@ -260,7 +263,21 @@ class WorkerRunner:
             except FAULTS as error:  # its base is gone, which affects this worker only
                 self.note(worker, worker.result_without_start(Status.FAILED, f"it cannot start from {base}: {error}"))
                 return self.result(worker)
-            return await self._session(context, worker)
+            return await self._until_known(context, worker)
+
+    async def _until_known(self, context: RunContext, worker: WorkerSpec) -> WorkerResult:
+        """Run a session, and again while its outcome is unknown; that counts as no attempt."""
+        for _ in range(MOST_LOST):
+            self.workers[WorkerKey(worker.step, worker.index)] = worker
+            try:
+                return await self._session(context, worker)
+            except SessionLost as lost:
+                last = lost.result
+            if self._stopped_by is not None:
+                return self._note_unstarted(worker, self._stopped_by)
+            worker = replace(worker, hex=secrets.token_hex(3))
+        self.note(worker, last)
+        return self.result(worker)
 
     async def _session(self, context: RunContext, worker: WorkerSpec) -> WorkerResult:
         self.active[worker.session] = worker
@@ -282,13 +299,13 @@ class WorkerRunner:
         aside = await set_aside_settings(context, worker, commit)
         start = commit if aside is None else aside.start
         await pin(context.repository, context.run, start)
-        async with _base(context, start) as base:
+        async with open_base(context, start) as base:
             trusted = base if worker.trusts_base else context.trusted_base
             yield replace(context, base=base, base_stays=False, aside=aside, trusted=trusted)
 
 
-def _base(context: RunContext, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
-    """Check out only what differs from the run's base, if a layer on top of it is possible."""
+def open_base(context: RunContext, commit: str) -> contextlib.AbstractAsyncContextManager[Base]:
+    """Hold the checkout of *commit*: only what differs from the run's base, if a layer on top of that is possible."""
     if context.kind.has_layers:
         return delta_ready(context.repository, commit, context.base, context.paths.bases, on_gather=context.on_gather)
     return base_ready(context.repository, commit, context.paths.bases, on_gather=context.on_gather)

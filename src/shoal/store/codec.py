@@ -27,6 +27,19 @@ class UnknownEvent:
     body: str
 
 
+def encode_value(value: object) -> object:
+    """Turn dataclasses, enums, mappings and lists into what JSON has."""
+    return _to_json(value)
+
+
+def decode_value(kind: type[Kind], value: object) -> Kind:
+    """Make a *kind* of JSON that anybody may have sent; raise `ValueError` for what does not fit."""
+    try:
+        return _check_kind(_make(kind, value), kind)
+    except _MISFITS as error:
+        raise ValueError(str(error)) from None
+
+
 def encode(event: Event) -> str:
     """Encode the fields of *event* as ASCII JSON, which any string survives (NUL and lone surrogates are escaped)."""
     return _ENCODER.encode(_to_json(event))

@@ -140,6 +140,7 @@ def _worker_result(session: SessionState, now: float | None) -> WorkerResult:
         duration_seconds=_so_far(session, now),
         workspace=session.workspace,
         prompt=session.prompt,
+        node=session.node,
     )
 
 
@@ -276,6 +277,7 @@ class Fold:
             adapter=event.adapter,
             takes_messages=event.takes_messages,
             purpose=event.purpose,
+            node=event.node,
         )
 
     def _session_ended(self, event: SessionEnded, recorded: Recorded) -> None:

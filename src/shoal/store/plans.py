@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal import model
 from shoal.errors import BadInput
@@ -27,6 +27,7 @@ CLASS = "@"
 RENAMED = {"Passes": "CommandContract", "Mind": "ModelSettings"}
 """New names of classes by those that older plans have."""
 _PLAIN = (str, int, float, bool)
+Kind = TypeVar("Kind")
 
 
 class Unrecordable(Exception):
@@ -42,6 +43,22 @@ def encode_plan(plan: Plan, mask: Callable[[str], str] = str) -> str:
     if mask(text) != text:
         raise Unrecordable("a text of the plan contains the value of a secret")
     return text
+
+
+def encode_model(value: object) -> str:
+    """Encode any value of the model as JSON, without the values of secrets; raise `Unrecordable` for others."""
+    return json.dumps(_encode(value), separators=(",", ":"))
+
+
+def decode_model(text: str, kind: type[Kind], secrets: Mapping[str, str]) -> Kind:
+    """Decode a value of the model, with *secrets* by the names of their sources; raise `ValueError` for any other."""
+    try:
+        made = _PlanReader(secrets).read(json.loads(text))
+    except (ValueError, TypeError, KeyError, RecursionError, BadInput) as error:
+        raise ValueError(f"it is not what this version of Shoal can read: {error}") from None
+    if not isinstance(made, kind):
+        raise ValueError(f"it is no {kind.__name__}")  # noqa: TRY004 - anybody may have sent it
+    return made
 
 
 def decode_plan(text: str, environ: Mapping[str, str]) -> Plan:

@@ -40,6 +40,8 @@ class SessionState:
     """The number of its last checkpoint."""
     is_discarded: bool = False
     """Whether its work is done again, so that its result no longer counts."""
+    node: str = ""
+    """The node that it runs on; empty for this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
