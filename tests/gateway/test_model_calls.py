@@ -64,7 +64,7 @@ async def serving(script: Script, state: Path) -> AsyncIterator[Gateway]:
         for task in gateway.tasks:
             task.cancel()
         await asyncio.wait(gateway.tasks)
-        gateway.calls.pool.close()
+        gateway.calls.close()
 
 
 def limit(each: int, seconds: float) -> Callable[[Request], Turn]:

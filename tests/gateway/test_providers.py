@@ -1,6 +1,7 @@
 """Which calls pass, with which key, and which of a provider's own tools are refused."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.gateway.find_upstreams import without_keys
-from shoal.gateway.providers import ANTHROPIC, GEMINI, OPENAI, PROVIDERS, Provider
+from shoal.gateway.providers import ANTHROPIC, GEMINI, OPENAI, PROVIDERS, CheckedRequest, Provider
 from shoal.model.gateway import Upstream
 from shoal.testing.model import ModelServer
 
@@ -280,11 +281,13 @@ async def test_a_chat_that_streams_is_made_to_say_what_it_cost() -> None:
     assert route is not None
     asked = {"model": "m", "messages": [{"role": "user", "content": "go"}], "stream": True}
 
-    prepared = OPENAI.prepare(route, json.dumps(asked).encode())
+    checked = OPENAI.check(route, json.dumps(asked).encode(), ())
+    assert isinstance(checked, CheckedRequest)
+    prepared = checked.body
 
     assert json.loads(prepared)["stream_options"] == {"include_usage": True}
-    assert OPENAI.prepare(route, prepared) is prepared
-    assert OPENAI.find_model(route, prepared) == "m"
+    assert OPENAI.check(route, prepared, ()) == replace(checked, body=prepared)
+    assert checked.model == "m"
     async with ModelServer() as server, httpx2.AsyncClient(base_url=server.url) as http:
         answer = await http.post(route.target, content=prepared)
     meter = OPENAI.meter()

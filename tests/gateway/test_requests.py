@@ -83,7 +83,7 @@ async def serving(tmp_path: Path, answer: bytes = ANSWER, status: str = "200 OK"
         yield served
         task.cancel()
         await asyncio.wait((task,))
-        calls.pool.close()
+        calls.close()
 
 
 def status_of(answer: bytes) -> int:

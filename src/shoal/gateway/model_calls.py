@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from shoal.errors import Broken
 from shoal.gateway.account import is_for_good, read_retry_after, utc_now
+from shoal.gateway.body_worker import BodyWorker, CollectedExchange, RemoteRecorder
 from shoal.gateway.budget import BudgetBook
 from shoal.gateway.client_connection import ClientConnection, RequestHead, RequestRefused
 from shoal.gateway.governor import Asker, Governor
@@ -20,7 +21,7 @@ from shoal.gateway.logins import LoginUnusable
 from shoal.gateway.meters import TokenUsage
 from shoal.gateway.prices import find_prices, price
 from shoal.gateway.providers import Headers, Provider, Route
-from shoal.gateway.recording import Divergence, ExchangeRecorder, Recorder, Replayer
+from shoal.gateway.recording import Divergence, Replayer
 from shoal.gateway.renew_login import Logins
 from shoal.gateway.reservations import Reservation, Reservations
 from shoal.gateway.upstream_connection import UpstreamAnswer, UpstreamFailed, UpstreamPool
@@ -98,10 +99,21 @@ class ModelCalls:
     def __init__(self, environ: Mapping[str, str], group: asyncio.TaskGroup) -> None:
         self.pool = UpstreamPool(environ)
         self.book = BudgetBook()
+        self.worker = BodyWorker(group)
         self.reservations = Reservations(self.book)
         self.logins = Logins(self.pool, group)
         self._governors: dict[str, Governor] = {}
         self._folder = find_user_folder(environ, "governor")
+
+    async def settle(self) -> None:
+        """Finish what must not be cut off."""
+        await self.logins.settle()
+        await self.worker.settle()
+
+    def close(self) -> None:
+        """Close the connections, and end the process that reads large requests."""
+        self.pool.close()
+        self.worker.close()
 
     def governor(self, upstream: Upstream) -> Governor:
         """Return the governor of the account that an upstream's key belongs to."""
@@ -164,7 +176,7 @@ class CallInProgress:
     client: ClientConnection
     exchange: Exchange
     tell: Tell
-    tape: Recorder | Replayer | None = None
+    tape: RemoteRecorder | Replayer | None = None
     _told_at: float = 0.0
     _key: str = field(default="", repr=False)
     _headers: tuple[tuple[str, str], ...] = ()
@@ -256,7 +268,7 @@ class CallInProgress:
     async def _copy(self, answer: UpstreamAnswer) -> None:
         """Pass the body on in parts, and count the usage in it."""
         meter, cover, is_whole, tape = self.call.provider.meter(), self._cover(), False, None
-        if isinstance(self.tape, Recorder):
+        if isinstance(self.tape, RemoteRecorder):
             tape = self.tape.begin(self.call.route.method, self.call.route.target, self.body)
         try:
             async for chunk in answer.chunks():
@@ -272,7 +284,7 @@ class CallInProgress:
                 # A client that hangs up before the count comes has still been answered.
                 self.exchange.usage = meter.estimate(len(self.body), self.exchange.model)
             if tape is not None:  # last: it may fail, and the answer is to be paid all the same
-                tape.end(answer.status, _headers_of(answer), is_whole=is_whole)
+                await tape.end(answer.status, _headers_of(answer), is_whole=is_whole)
 
     async def _replay(self, tape: Replayer) -> bool:
         """Answer from the recording; no server is asked."""
@@ -293,7 +305,7 @@ class CallInProgress:
             raise UpstreamFailed("the recorded answer breaks off here")
         return await self.client.finish()
 
-    async def _send(self, chunk: bytes, tape: ExchangeRecorder | None) -> None:
+    async def _send(self, chunk: bytes, tape: CollectedExchange | None) -> None:
         if chunk:
             if tape is not None:
                 tape.feed(chunk)

@@ -51,7 +51,7 @@ class _GatewayProcess:
 
     async def settle(self) -> None:
         """Finish what must not be cut off."""
-        await self._calls.logins.settle()
+        await self._calls.settle()
 
     def _receive(self, message: Message, descriptors: list[int]) -> None:
         match message:

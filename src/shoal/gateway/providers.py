@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from shoal.gateway import meters, provider_tools
 from shoal.gateway.meters import Reader, UsageMeter
+from shoal.gateway.reservations import find_most_output
 from shoal.model.gateway import OAUTH_PREFIX
 
 Headers = list[tuple[bytes, bytes]]
@@ -53,6 +54,15 @@ class Route:
     def target(self) -> str:
         """The path and the query, without a credential."""
         return f"{self.path}?{self.query}" if self.query else self.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedRequest:
+    """A request that may pass: the model that it asks, its body as it is sent on, and how long its answer may be."""
+
+    model: str
+    body: bytes
+    most_output: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +144,23 @@ class Provider:
             return f"{base}/{rest}"
         return base + route.target
 
+    def check(self, route: Route, body: bytes, grants: Collection[str]) -> "CheckedRequest | str":
+        """Return what a request asks for, or why it must not pass."""
+        if (why := self.refusal(body, grants)) is not None:
+            return why
+        document = json.loads(body)
+        model, prepared = self.find_model(route, document), self.prepare(route, body, document)
+        return CheckedRequest(model=model, body=prepared, most_output=find_most_output(document))
+
     def refusal(self, body: bytes, grants: Collection[str]) -> str | None:
         """Return why the body of a request must not pass, or `None`."""
         return provider_tools.find_refusal(self.tools_of, body, grants)
 
-    def find_model(self, route: Route, body: bytes) -> str:
+    def find_model(self, route: Route, document: Mapping[str, Any]) -> str:
         """Return the model that a checked request asks for."""
         if self.format == "gemini":
             return route.path.rpartition("/")[2].partition(":")[0]
-        return str(json.loads(body).get("model") or "")[: meters.MOST_NAME]
+        return str(document.get("model") or "")[: meters.MOST_NAME]
 
     def meter(self) -> UsageMeter:
         """Return a meter for the tokens of one answer."""
@@ -152,11 +170,10 @@ class Provider:
         """Write an error as this provider does, so that every client can show it."""
         return json.dumps(self.write_error(status, message)).encode()
 
-    def prepare(self, route: Route, body: bytes) -> bytes:
+    def prepare(self, route: Route, body: bytes, document: Mapping[str, Any]) -> bytes:
         """Return the body for the upstream; a streaming chat is made to report its usage."""
         if self.format != "openai" or not route.path.endswith("/chat/completions"):
             return body
-        document = json.loads(body)  # it was checked by `refusal`
         options = document.get("stream_options")
         if not document.get("stream") or (isinstance(options, dict) and options.get("include_usage")):
             return body

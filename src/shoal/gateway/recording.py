@@ -128,9 +128,9 @@ class Recorder:
         self._turn = 0
         self._bytes = 0
 
-    def begin(self, method: str, target: str, body: bytes) -> "ExchangeRecorder":
-        """Begin with a request."""
-        self._turn += 1
+    def begin(self, method: str, target: str, body: bytes, *, turn: int | None = None) -> "ExchangeRecorder":
+        """Begin with a request, which is the next one if *turn* does not say otherwise."""
+        self._turn = self._turn + 1 if turn is None else turn
         return ExchangeRecorder(self, self._turn, method, target, self._normalizer.request(body))
 
     def mask_stream(self) -> MaskStream:

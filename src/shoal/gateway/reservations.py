@@ -93,10 +93,9 @@ class Reservations:
         return (limit.usd is None or total.usd <= limit.usd) and (limit.tokens is None or total.tokens <= limit.tokens)
 
 
-def estimate_most(format: str, model: str, document: Json, size: int, *, is_embedding: bool) -> TokenUsage:
+def estimate_most(format: str, model: str, size: int, output: int) -> TokenUsage:
     """Estimate what a request of *size* bytes may use at most; texts count as if none of them were cached."""
     read = size // BYTES_PER_TOKEN
-    output = 0 if is_embedding else find_most_output(document)
     if format == "anthropic":  # its clients have most of their input cached, which costs more the first time
         return TokenUsage(model=model, cache_write=read, output=output, is_estimated=True)
     return TokenUsage(model=model, input=read, output=output, is_estimated=True)

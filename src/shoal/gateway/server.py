@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 
 import h11
 
+from shoal.errors import Broken
 from shoal.gateway.arrivals import ArrivalRate
+from shoal.gateway.body_worker import RemoteRecorder
 from shoal.gateway.client_connection import (
     BODY_BYTES,
     ClientConnection,
@@ -16,18 +18,17 @@ from shoal.gateway.client_connection import (
     RequestHead,
     RequestRefused,
 )
-from shoal.gateway.meters import TokenUsage
 from shoal.gateway.model_calls import CallInProgress, CheckedCall, Exchange, KeyCover, ModelCalls, Tell
-from shoal.gateway.providers import PROVIDERS, Provider
-from shoal.gateway.recording import open_recording
+from shoal.gateway.providers import PROVIDERS, CheckedRequest, Provider
+from shoal.gateway.recording import Replayer, open_recording
 from shoal.gateway.reservations import estimate_most
 from shoal.gateway.upstream_connection import UpstreamFailed
 from shoal.model.budget import ScopedBudget
-from shoal.model.gateway import SessionOrder, Upstream
+from shoal.model.gateway import Recording, SessionOrder, Upstream
 
 REQUESTS_EACH_SECOND = 50.0
 SMALL_BODY = 128 * 1024
-"""What is checked at once; parsing a larger one takes longer than others should wait."""
+"""What is checked at once; a larger one takes longer than others should wait, and a process of its own reads it."""
 MOST_BODY_BYTES = 4 * BODY_BYTES
 """Of all requests of a session that are under way."""
 
@@ -59,7 +60,7 @@ class SessionServer:
     def __init__(self, order: SessionOrder, calls: ModelCalls, tell: Tell) -> None:
         self._order = order
         self._calls = calls
-        self._tape = None if order.recording is None else open_recording(order.recording)
+        self._tape = None if order.recording is None else _open_tape(order.recording, calls)
         for budget in order.budgets:
             calls.book.add(ScopedBudget.of(budget))
         self._tell = tell
@@ -126,7 +127,7 @@ class SessionServer:
             body = await client.read_body()
             exchange = Exchange(upstream=call.upstream.name, path=call.route.path)
             if call.route.method == "POST":  # who only counts tokens could have the provider fetch a URL, too
-                exchange.model, body, exchange.most = await self._check_body(call, body)
+                body = await self._check_body(call, body, exchange)
             if call.route.is_answer:
                 self._calls.assert_budget(self._order, call, exchange.model, self._tell)
             try:
@@ -141,15 +142,25 @@ class SessionServer:
                     self._calls.count(self._order, call, exchange)
                     self._tell(exchange.message(self._order.session))
 
-    async def _check_body(self, call: CheckedCall, body: bytes) -> tuple[str, bytes, TokenUsage]:
-        """Name the model that a body asks, return it as it is sent on, and what it may use at most.
-
-        A large one does not hold others up.
-        """
+    async def _check_body(self, call: CheckedCall, body: bytes, exchange: Exchange) -> bytes:
+        """Note what a body asks for, and return it as it is sent on; a large one does not hold others up."""
         if len(body) <= SMALL_BODY:
-            return _check(call, body, self._order.grants)
-        async with self._checking:  # a session has one thread at a time
-            return await asyncio.to_thread(_check, call, body, self._order.grants)
+            found = call.provider.check(call.route, body, self._order.grants)
+        else:
+            found = await self._check_apart(call, body)
+        if isinstance(found, str):
+            raise RequestRefused(403, found)
+        output = 0 if "mbed" in call.route.path else found.most_output
+        exchange.model = found.model
+        exchange.most = estimate_most(call.upstream.format, found.model, len(body), output)
+        return found.body
+
+    async def _check_apart(self, call: CheckedCall, body: bytes) -> CheckedRequest | str:
+        async with self._checking:  # a session has one there at a time
+            try:
+                return await self._calls.worker.check(call.provider.format, call.route, body, list(self._order.grants))
+            except Broken as error:
+                raise RequestRefused(503, str(error)) from None
 
     async def _ask(self, client: ClientConnection, call: CheckedCall, body: bytes, exchange: Exchange) -> bool:
         """Ask the upstream, and stop when the client has gone."""
@@ -173,12 +184,9 @@ class SessionServer:
         return is_reusable
 
 
-def _check(call: CheckedCall, body: bytes, grants: Collection[str]) -> tuple[str, bytes, TokenUsage]:
-    if why := call.provider.refusal(body, grants):
-        raise RequestRefused(403, why)
-    model, prepared = call.provider.find_model(call.route, body), call.provider.prepare(call.route, body)
-    kind, is_embedding = call.upstream.format, "mbed" in call.route.path
-    return model, prepared, estimate_most(kind, model, json.loads(body), len(body), is_embedding=is_embedding)
+def _open_tape(recording: Recording, calls: ModelCalls) -> RemoteRecorder | Replayer:
+    opened = open_recording(recording)
+    return opened if isinstance(opened, Replayer) else RemoteRecorder(recording, calls.worker)
 
 
 def _error(provider: Provider | None, status: int, message: str) -> bytes:

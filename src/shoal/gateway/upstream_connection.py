@@ -20,6 +20,7 @@ MOST_IDLE = 32
 SILENCE_SECONDS = 900.0
 """How long an answer may stop; a client that waits for less leaves earlier."""
 CHUNK_BYTES = 64 * 1024
+PIECE_BYTES = 512 * 1024
 CERTIFICATES = ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Besides what Python reads itself, variables by which users name certificates of their own."""
 
@@ -217,7 +218,11 @@ async def _ask(
     length = [(b"content-length", str(len(body)).encode())] if body or method == "POST" else []
     head = h11.Request(method=method, target=target, headers=[(b"host", origin.authority.encode()), *headers, *length])
     try:
-        await connection.send(head, *((h11.Data(data=body),) if body else ()), h11.EndOfMessage())
+        first, rest = body[:PIECE_BYTES], range(PIECE_BYTES, len(body), PIECE_BYTES)
+        await connection.send(head, *((h11.Data(data=first),) if first else ()))
+        for start in rest:  # all of a large one at once would hold other streams up
+            await connection.send(h11.Data(data=body[start : start + PIECE_BYTES]))
+        await connection.send(h11.EndOfMessage())
         event = await connection.receive()
         while isinstance(event, h11.InformationalResponse):
             event = await connection.receive()
