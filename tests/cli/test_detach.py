@@ -90,7 +90,7 @@ def test_a_running_run_names_its_sessions_with_their_index(shoal: Shoal, door: P
 
     assert shoal("wait").code == 0
     assert (worker["index"], worker["status"]) == (0, "running")
-    assert worker["session"].startswith("task-1-")
+    assert worker["session"].startswith("x-")
 
 
 def test_a_detached_run_survives_its_terminal(repo: Path, shoal: Shoal, door: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_step_means_its_session_of_the_latest_run_and_an_end_means_any(shoal: 
 
     assert "\ntwo\n" in shoal("logs", "task-1").out
     assert "\none\n" in shoal("logs", end).out
-    assert json.loads(shoal("diff", "--json", f"agent/task-1/{end}").out)["session"] == f"task-1-{end}"
+    assert json.loads(shoal("diff", "--json", f"agent/one/{end}").out)["session"] == f"one-{end}"
     assert json.loads(shoal("status", "--json", first["run"]).out)["run"] == first["run"]
     assert json.loads(shoal("status", "--json", "adhoc").out)["run"] == second["run"]
 
@@ -232,7 +232,7 @@ def test_what_an_agent_was_asked_is_shown_everywhere_escaped(shoal: Shoal) -> No
     said = shoal("run", "--task", "fix the\nlogin \x1b[2Jtest", "--command", "true")
     shown = r"fix the login \x1b[2Jtest"
 
-    assert re.search(rf"started  task-1-\w+  {re.escape(shown)}\n", said.out)
+    assert re.search(rf"started  fix-login-2jtest-\w+  {re.escape(shown)}\n", said.out)
     assert f"    task: {shown}\n" in said.out
     assert f"    task: {shown}\n" in shoal("status").out
     assert f"-- prompt: {shown} --\n" in shoal("logs").out

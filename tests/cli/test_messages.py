@@ -28,17 +28,17 @@ def test_a_text_of_several_words_is_a_task(repo: Path, shoal: Shoal) -> None:
     assert "use `--task fix`" in shoal("run", "fix").err
 
 
-def test_without_an_agent_the_client_that_is_ready_is_named(repo: Path, tmp_path: Path) -> None:
+def test_without_an_agent_the_client_that_is_ready_is_taken_and_named(repo: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     path = program(tmp_path / "bin", "claude", "2.1.325 (Claude Code)")
     environ = {"PATH": path, "HOME": str(home), "NO_COLOR": "1"}
 
-    ready = warm.ran(("run", "fix the bug"), cwd=repo, env={**environ, "ANTHROPIC_API_KEY": "k"}, timeout=60)
+    ready = warm.ran(("run", "fix it", "--dry-run"), cwd=repo, env={**environ, "ANTHROPIC_API_KEY": "k"}, timeout=60)
     none = warm.ran(("run", "fix the bug"), cwd=repo, env=environ, timeout=60)
 
-    assert (ready.code, none.code) == (2, 2)
-    assert "claude is ready here: add `--agent claude`" in ready.err
+    assert (ready.code, none.code) == (0, 2)
+    assert "agent claude: the only client that is ready here" in ready.out
     assert "there is no shoal.yaml; give a program with `--command`, or a client with `--agent`" in none.err
     assert "one of shoal.yaml" not in none.err
 

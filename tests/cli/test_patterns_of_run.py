@@ -95,7 +95,7 @@ def test_further_attempts_are_counted_and_kept(shoal: Shoal, repo: Path) -> None
 
     assert said.code == 1
     assert results(said.out)["task-1"]["attempts"] == 2
-    assert len(git(repo, "for-each-ref", "refs/heads/agent/task-1").splitlines()) == 2
+    assert len(git(repo, "for-each-ref", "refs/heads/agent").splitlines()) == 2
 
 
 def test_after_the_deadline_the_work_is_kept_and_the_code_is_124(shoal: Shoal, repo: Path) -> None:

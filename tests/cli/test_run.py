@@ -48,6 +48,7 @@ WORKER_FIELDS = {
         "duration_seconds",
         "usage",
         "resources",
+        "agent",
         "client_session",
         "artifacts",
         "limit",

@@ -180,9 +180,9 @@ def test_a_run_can_be_used_with_the_keyboard_alone(page: Page, served: Dashboard
     expect(page.locator("tr.row")).to_have_count(2)
     page.keyboard.press("j")
     page.keyboard.press("j")
-    expect(page.locator("aside.panel h2")).to_contain_text("task-2-")
+    expect(page.locator("aside.panel h2")).to_contain_text("two-")
     page.keyboard.press("d")
-    expect(page.locator("aside.panel .diff")).to_contain_text("+task-2-")
+    expect(page.locator("aside.panel .diff")).to_contain_text("+two-")
     page.keyboard.press("Escape")
     for number, shown in (
         ("3", "canvas"),

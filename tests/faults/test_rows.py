@@ -131,7 +131,7 @@ def test_state_that_is_deleted_during_a_run_ends_it_and_branches_stay(repo: Path
         (tmp_path / "go").touch()
         assert run.process.wait(timeout=60) == 3
 
-    assert "agent/task-1/" in git(repo, "branch", "--list", "agent/*")
+    assert "agent/echo/" in git(repo, "branch", "--list", "agent/*")
     assert shoal("run", "--task", "echo b > b", "--command", "sh -s").code == 0
 
 
@@ -178,7 +178,7 @@ def test_an_agent_that_destroys_its_workspace_disturbs_nobody(
     words = ("--task", script, "--task", "echo good > good", "--command", "sh -s", "--isolation", strategy)
     shoal("run", *words)
 
-    branches = git(repo, "branch", "--list", "agent/task-2/*", "--format=%(refname:short)").split()
+    branches = git(repo, "branch", "--list", "agent/echo-good-good/*", "--format=%(refname:short)").split()
     assert [git(repo, "show", f"{branch}:good") for branch in branches] == ["good"]
     assert git(repo, "fsck", "--full", "--strict", "--no-dangling") == ""
     assert shoal("run", "--task", "echo again > again", "--command", "sh -s").code == 0

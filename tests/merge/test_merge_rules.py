@@ -249,7 +249,7 @@ async def test_a_program_has_a_task_done_again(repo: Path) -> None:
 
     second = results[1].session
     assert (done[second].status.value, done[second].resolved_by) == ("merged", "redo")
-    assert done[second].resolver == f"task-2__redo-{str(done[second].resolver)[-6:]}"
+    assert done[second].resolver == f"go__redo-{str(done[second].resolver)[-6:]}"
     assert later[second].resolved_by == "redo"
     assert (repo / "a").read_text() == "one\ntwo\n"
 

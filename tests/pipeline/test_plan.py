@@ -9,7 +9,7 @@ from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.status import Rule
 from shoal.model.task import Task
-from shoal.pipeline.adhoc import adhoc
+from shoal.pipeline.adhoc import AdhocAgents, adhoc
 from shoal.pipeline.keys.duration import BadDuration, seconds
 from shoal.pipeline.load import parse
 from shoal.pipeline.names import is_name, slug
@@ -279,8 +279,11 @@ def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
         (task, agent): ResolvedTask(name=task, prompt="p", agent=spec) for task in "ab" for agent in ("", "x", "y")
     }
 
-    alone = adhoc(tasks, given, {"": 1})
-    several = adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 5))
+    one_each = AdhocAgents(workers={"": 1}, assigned=given)
+    five = AdhocAgents(workers={"x": 3, "y": 2}, assigned=given)
+
+    alone = adhoc(tasks, one_each)
+    several = adhoc(tasks[:1], five, Rule("quorum", 5))
 
     assert [(step.name, step.workers, step.on_failure, step.needs) for step in alone.working] == [
         ("a", 1, "best_effort", ()),
@@ -289,9 +292,9 @@ def test_adhoc_makes_one_step_per_task_or_one_per_task_and_agent() -> None:
     assert alone.max_concurrent == 5
     assert [(step.name, step.workers) for step in several.working] == [("a-x", 3), ("a-y", 2)]
     with pytest.raises(BadInput, match="quorum of 6 needs more than 5"):
-        adhoc(tasks[:1], given, {"x": 3, "y": 2}, Rule("quorum", 6))
+        adhoc(tasks[:1], five, Rule("quorum", 6))
     with pytest.raises(BadInput, match="cannot use --pattern"):
-        adhoc(tasks, given, {"": 1}, Rule("race"))
+        adhoc(tasks, one_each, Rule("race"))
 
 
 @pytest.mark.parametrize(

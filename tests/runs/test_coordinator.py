@@ -182,7 +182,7 @@ async def test_a_race_that_nobody_wins_says_why_each_lost(repo: Path) -> None:
     with pytest.raises(AllFailed) as lost:
         await coordinator(repo).race(["exit 3", "exit 4"])
 
-    assert sorted(str(error) for error in lost.value.errors)[0].startswith("task-1-")
+    assert sorted(str(error) for error in lost.value.errors)[0].startswith("exit-3-")
     assert all(isinstance(error, AgentFailed) for error in lost.value.errors)
 
 

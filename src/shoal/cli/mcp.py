@@ -49,7 +49,7 @@ def command(
         from shoal.cli.mcp_install import change_clients
 
         if http or port:
-            raise BadInput(f"`shoal mcp {action}` takes no --http; docs/mcp.md says how to add a server with a token")
+            raise BadInput(f"`shoal mcp {action}` takes no --http: it adds a server that the client itself starts")
         pinned = None if repo == HERE else repo.resolve()
         return change_clients(clients or (), pinned, is_added=action == "install", print_only=print_only)
     if clients or print_only:

@@ -5,15 +5,13 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from shoal.adapters.client import this_host
-from shoal.adapters.registry import adapter_of
 from shoal.model.conflict_rule import Merging
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expand_matrix
 from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
 from shoal.model.policy import Network
 from shoal.pipeline.graph_checks import width
-from shoal.sessions.policy import network_of
+from shoal.sessions.policy import list_agents
 from shoal.store.documents import rule
 
 
@@ -147,7 +145,7 @@ def _waves(waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 def network(step: Step) -> Network:
     """Return the network of the agents of *step*."""
-    return network_of(step.task, adapter_of(step.task.agent, this_host()))
+    return next(list_agents([step])).network
 
 
 def plan_document(outline: Outline) -> dict[str, object]:
@@ -204,6 +202,7 @@ def _step_document(step: Step) -> dict[str, object]:
     task = step.task
     return {
         "agent": task.agent.name,
+        "agents": list(dict.fromkeys(each.agent.name for each in step.tasks)),
         "adapter": task.agent.adapter,
         "prompt": task.prompt,
         "network": network(step).value,

@@ -8,24 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shoal.cli.notify import override_notify
-from shoal.errors import BadInput, UnknownName
+from shoal.cli.overrides import RunOverrides, override_plan
+from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
-from shoal.model.budget import SpendingLimit
-from shoal.model.gateway import LOGINS, with_logins
-from shoal.model.nodes import parse_nodes
-from shoal.model.permissions import Permissions
-from shoal.model.plan import PipelineGroup, Plan, Role, Stage, Step
-from shoal.model.policy import NETWORKS, Network
-from shoal.model.resolved_task import ResolvedTask
-from shoal.model.retry import Retry
+from shoal.model.plan import Plan, Role, Step
 from shoal.model.status import Rule
 from shoal.model.task import Task
-from shoal.pipeline.adhoc import adhoc
-from shoal.pipeline.keys.duration import BadDuration, seconds
+from shoal.pipeline.adhoc import AdhocAgents, adhoc
 from shoal.pipeline.names import OWN_FILE, own_file
-from shoal.sandboxes.registry import KINDS
-from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
 
 MOST_BYTES = 16 * 2**20
 STDIN = "-"
@@ -104,58 +94,24 @@ class RequestedWork:
     """Values of `{{ input }}`: one text, or parts like `name=text`."""
     pipeline: str | None = None
     """The pipeline to run, if the target is a file."""
+    best_of: int | None = None
+    """How many agents try each task."""
+    select: str | None = None
+    """The command that compares their results."""
 
     @property
     def is_adhoc(self) -> bool:
         """Say whether any option for tasks was given."""
-        return any((self.tasks, self.source, self.agent, self.agents, self.command, self.pattern))
-
-
-@dataclass(frozen=True, slots=True)
-class RunOverrides:
-    """Options of the command line that override the file."""
-
-    at_once: int | None = None
-    sandbox: str | None = None
-    isolation: str | None = None
-    timeout: str | None = None
-    network: str | None = None
-    retries: int | None = None
-    notify: Sequence[str] | None = None
-    notify_command: str | None = None
-    budget: str | None = None
-    allow_hosts: Sequence[str] | None = None
-    logins: Sequence[str] | None = None
-    nodes: str | None = None
+        return any(
+            (self.tasks, self.source, self.agent, self.agents, self.command, self.pattern, self.best_of, self.select)
+        )
 
 
 def make_plan(work: RequestedWork, overrides: RunOverrides, environ: Mapping[str, str]) -> Plan:
     """Make the plan, or raise an error for a bad argument."""
-    if overrides.at_once is not None and overrides.at_once < 1:
-        raise BadInput(f"-j must be at least 1, not {overrides.at_once}")
-    if overrides.retries is not None and overrides.retries < 0:
-        raise BadInput(f"--retries must be at least 0, not {overrides.retries}")
-    if overrides.sandbox is not None and overrides.sandbox not in KINDS:
-        raise BadInput(f"--sandbox: {UnknownName('sandbox', overrides.sandbox, KINDS)}")
-    if overrides.isolation is not None and overrides.isolation not in WORKSPACE_NAMES:
-        raise BadInput(f"--isolation: {UnknownName('workspace', overrides.isolation, WORKSPACE_NAMES)}")
-    for login in overrides.logins or ():
-        if login not in LOGINS:
-            raise BadInput(f"--login: {UnknownName('client with a login for the gateway', login, LOGINS)}")
-    timeout = None if overrides.timeout is None else duration("--timeout", overrides.timeout)
+    overrides.assert_valid()
     work = _with_text(work)
-    made = _adhoc(work, environ) if work.is_adhoc else _from_file(work, environ)
-    return replace(
-        made,
-        steps=tuple(_override(stage, overrides, timeout) for stage in made.steps),
-        max_concurrent=overrides.at_once or made.max_concurrent,
-        sandbox=overrides.sandbox or made.sandbox,
-        isolation_strategy=overrides.isolation or made.isolation_strategy,
-        nodes=made.nodes if overrides.nodes is None else parse_nodes(overrides.nodes),
-        budget=made.budget if overrides.budget is None else SpendingLimit.parse(overrides.budget),
-        notify=override_notify(made.notify, overrides.notify or (), overrides.notify_command),
-        upstreams=with_logins(made.upstreams, overrides.logins or ()),
-    )
+    return override_plan(_adhoc(work, environ) if work.is_adhoc else _from_file(work, environ), overrides)
 
 
 def _with_text(work: RequestedWork) -> RequestedWork:
@@ -175,53 +131,6 @@ def one_or_several(names: Sequence[str], agents: str | None) -> tuple[str | None
     return None, ",".join(names)
 
 
-def duration(option: str, written: str) -> float:
-    """Read `90`, `1.5`, `90s` or `10m`, as it was given to *option*."""
-    try:
-        return seconds(_number(written))
-    except BadDuration as error:
-        raise BadInput(f"{option}: {error}") from None
-
-
-def _number(written: str) -> float | str:
-    try:
-        return float(written)
-    except ValueError:
-        return written
-
-
-def _override(stage: Stage, overrides: RunOverrides, timeout: float | None) -> Stage:
-    if isinstance(stage, PipelineGroup):
-        return replace(stage, stages=tuple(_override(inner, overrides, timeout) for inner in stage.stages))
-    if not isinstance(stage, Step):
-        return stage
-    task = stage.task
-    network = None if overrides.network is None else Network(overrides.network)
-    retry = task.retry if overrides.retries is None else Retry.of(overrides.retries)
-    overridden = replace(task, timeout=timeout or task.timeout, network=network or task.network, retry=retry)
-    overridden = _allow_hosts(overridden, overrides.allow_hosts or ())
-    return replace(
-        stage,
-        task=overridden,
-        sandbox=None if overrides.sandbox else stage.sandbox,
-        isolation_strategy=None if overrides.isolation else stage.isolation_strategy,
-    )
-
-
-def _allow_hosts(task: ResolvedTask, hosts: Sequence[str]) -> ResolvedTask:
-    """Let an agent on the gateway reach *hosts* besides those of the file; nothing holds others to any host."""
-    if not hosts:
-        return task
-    from shoal.adapters.client import this_host
-    from shoal.adapters.registry import adapter_of
-    from shoal.sessions.policy import network_of
-
-    if not NETWORKS[network_of(task, adapter_of(task.agent, this_host()))].has_listener:
-        return task
-    own = task.permissions or task.agent.permissions or Permissions()
-    return replace(task, permissions=replace(own, hosts=(*(own.hosts or ()), *hosts)))
-
-
 def _adhoc(work: RequestedWork, environ: Mapping[str, str]) -> Plan:
     if work.inputs:
         raise BadInput("--input needs a pipeline; write the text into the task itself")
@@ -229,6 +138,7 @@ def _adhoc(work: RequestedWork, environ: Mapping[str, str]) -> Plan:
         raise BadInput(_not_both(work))
     tasks = _tasks(work)
     workers = _workers(work)
+    _assert_choice(work, workers)
     rule = None if work.pattern is None else Rule.of(work.pattern)
     # Imported here and below: importing the YAML reader takes as long as all the rest; `--command` needs none of it.
     from shoal.steps.resolve_task import AgentDirectory, TaskDefaults, assert_order, name_tasks, resolve_task
@@ -237,15 +147,22 @@ def _adhoc(work: RequestedWork, environ: Mapping[str, str]) -> Plan:
     assert_order(known)
     default = _command(work) if work.command is not None else None
     remedy = REMEDY if own_file(work.folder).is_file() else REMEDY_WITHOUT_FILE
-    directory = AgentDirectory(work.folder, environ, default, {}, remedy=remedy)
+    directory = AgentDirectory(work.folder, environ, default, {}, remedy=remedy, takes_ready_client=True)
     roles = {
         (str(task.name), agent): resolve_task(replace(task, agent=agent) if agent else task, directory, TaskDefaults())
         for task in known
         for agent in workers
     }
-    made = adhoc(known, {key: role.task for key, role in roles.items()}, workers, rule)
-    made = replace(made, upstreams=directory.upstreams)
-    return _with_contracts(made, list(roles.values()))
+    agents = AdhocAgents(
+        workers=workers,
+        assigned={key: role.task for key, role in roles.items()},
+        unnamed={str(named.name) for named, task in zip(known, tasks, strict=True) if task.name is None},
+        select=work.select,
+    )
+    made = replace(adhoc(known, agents, rule), upstreams=directory.upstreams, notes=directory.notes)
+    first = next(iter(workers))
+    kept = roles if work.select is None else {key: role for key, role in roles.items() if key[1] == first}
+    return _with_contracts(made, list(kept.values()))
 
 
 def _with_contracts(plan: Plan, roles: Sequence[Role]) -> Plan:
@@ -261,7 +178,13 @@ def _not_both(work: RequestedWork) -> str:
     """Name the option for tasks that was combined with a pipeline."""
     if work.tasks or work.source is not None:
         return f"both {work.target!r} and `--task`; give a pipeline or tasks, not both"
-    given = {"--agent": work.agent, "--agents": work.agents, "--command": work.command, "--pattern": work.pattern}
+    given: dict[str, object] = {
+        "--agent": work.agent,
+        "--agents": work.agents,
+        "--command": work.command,
+        "--pattern": work.pattern,
+    }
+    given |= {"--best-of": work.best_of, "--select": work.select}
     name = next(name for name, value in given.items() if value)
     return f"{name} works only with `--task`; in a pipeline such as {work.target!r}, set it in each step"
 
@@ -280,7 +203,7 @@ def _workers(work: RequestedWork) -> dict[str, int]:
     if sum(choice is not None for choice in (work.agent, work.agents, work.command)) > 1:
         raise BadInput("give only one of `--agent`, `--agents` and `--command`")
     if work.agents is None:
-        return {work.agent or "": 1}
+        return {work.agent or "": work.best_of or 1}
     found: dict[str, int] = {}
     for part in work.agents.split(","):
         name, _, count = part.strip().partition(":")
@@ -288,6 +211,22 @@ def _workers(work: RequestedWork) -> dict[str, int]:
             raise BadInput(f"--agents {work.agents!r}: give names and numbers, like claude:3,codex:2")
         found[name] = int(count or "1")
     return found
+
+
+def _assert_choice(work: RequestedWork, workers: Mapping[str, int]) -> None:
+    """Refuse a choice of the best result without several results, or without a way to compare them."""
+    if work.best_of is not None and not 2 <= work.best_of <= MOST_OF_ONE:
+        raise BadInput(f"--best-of must be from 2 to {MOST_OF_ONE}, not {work.best_of}")
+    if work.best_of is not None and work.agents is not None:
+        raise BadInput("give `--best-of` or `--agents`, not both: `--agents claude:3` starts three")
+    if work.best_of is not None and work.select is None:
+        raise BadInput("--best-of needs `--select COMMAND`, which runs on each result, like --select 'pytest -q'")
+    if work.select is not None and not work.select.strip():
+        raise BadInput("--select is empty; give a command that exits with 0 on a good result")
+    if work.select is not None and sum(workers.values()) < 2:
+        raise BadInput("--select chooses among several results: add `--best-of 3`, or `--agents claude:2,codex:1`")
+    if work.select is not None and work.pattern is not None:
+        raise BadInput("give `--select` or `--pattern`, not both: all agents have to end before their results compare")
 
 
 def _command(work: RequestedWork) -> AgentSpec:

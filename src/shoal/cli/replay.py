@@ -12,7 +12,8 @@ from shoal.cli import output
 from shoal.cli.follow import follow_run, make_request
 from shoal.cli.options import HERE, Repo, Run
 from shoal.cli.output import escape
-from shoal.cli.planning import RequestedWork, RunOverrides, make_plan
+from shoal.cli.overrides import RunOverrides
+from shoal.cli.planning import RequestedWork, make_plan
 from shoal.cli.repository import find_place
 from shoal.cli.run import EventLines, Json, assert_one_output, choose_display
 from shoal.errors import ExitCode

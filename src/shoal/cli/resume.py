@@ -16,7 +16,8 @@ from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run
 from shoal.cli.options import HERE, Repo, Run, Session
 from shoal.cli.output import escape
-from shoal.cli.planning import RequestedWork, RunOverrides, make_plan
+from shoal.cli.overrides import RunOverrides
+from shoal.cli.planning import RequestedWork, make_plan
 from shoal.cli.render.columns import ago, columns, count, join_cells, some
 from shoal.cli.repository import find_place, run_of
 from shoal.cli.run import Detach, EventLines, Json, MaxSpent, ReportStart, Yes, assert_one_output, choose_display

@@ -14,7 +14,8 @@ from shoal.cli import run as option
 from shoal.cli.detach import follow_apart, start_detached
 from shoal.cli.follow import follow_run, make_request
 from shoal.cli.options import HERE, Repo
-from shoal.cli.planning import STDIN, RequestedWork, RunOverrides, duration, make_plan, one_or_several, read_source
+from shoal.cli.overrides import RunOverrides, duration
+from shoal.cli.planning import STDIN, RequestedWork, make_plan, one_or_several, read_source
 from shoal.cli.run_output import EventOutput, JsonOutput, LineOutput, LiveOutput, RunOutput
 from shoal.errors import BadInput
 from shoal.model.plan import Plan, walk_stages
@@ -46,6 +47,23 @@ Program = Annotated[
     typer.Option(
         "--command", metavar="COMMAND", help="A program to use as the agent, for --task; it reads the prompt on stdin."
     ),
+]
+BestOf = Annotated[
+    int | None,
+    typer.Option("--best-of", metavar="N", help="Let N agents try each task, and keep the best; needs --select."),
+]
+Choose = Annotated[
+    str | None,
+    typer.Option(
+        "--select",
+        metavar="COMMAND",
+        help="Keep the result on which this command passes, with the smallest change; for --best-of and --agents.",
+    ),
+]
+Model = Annotated[str | None, typer.Option(metavar="NAME", help="The model of every agent.")]
+Memory = Annotated[str | None, typer.Option(metavar="4G|512M", help="Memory limit for each agent; default: 1G.")]
+Cpu = Annotated[
+    str | None, typer.Option(metavar="CORES|50%", help="CPU limit for each agent; default: a fair share of all.")
 ]
 Pattern = Annotated[
     str | None,
@@ -133,6 +151,11 @@ def command(
     agent: option.Agent = None,
     agents: option.Agents = None,
     program: option.Program = None,
+    best_of: option.BestOf = None,
+    select: option.Choose = None,
+    model: option.Model = None,
+    memory: option.Memory = None,
+    cpu: option.Cpu = None,
     pattern: option.Pattern = None,
     retries: option.Retries = None,
     base: option.Base = None,
@@ -167,9 +190,13 @@ def command(
     assert_one_output(json=json, events=events, detach=detach, dry_run=dry_run)
     if detach and report_start is None:
         return start_detached(sys.argv[1:], b"" if tasks != STDIN else read_source(STDIN, "stdin"), repo, json=json)
-    given = (task or (), tasks, *one_or_several(agent or [], agents), program, pattern, inputs or (), pipeline)
-    how = (at_once, sandbox, isolation, timeout, network, retries, notify, notify_command, budget, allow_host, login)
-    cap, plan = _until(deadline), make_plan(RequestedWork(repo, target, *given), RunOverrides(*how, nodes), os.environ)
+    chosen = one_or_several(agent or [], agents)
+    work = RequestedWork(
+        repo, target, task or (), tasks, *chosen, program, pattern, inputs or (), pipeline, best_of, select
+    )
+    how = (at_once, sandbox, isolation, timeout, network, retries)
+    overrides = RunOverrides(*how, notify, notify_command, budget, allow_host, model, memory, cpu, login, nodes)
+    cap, plan = _until(deadline), make_plan(work, overrides, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
     face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))
@@ -205,7 +232,7 @@ def choose_display(plan: Plan, *, json: bool, events: bool, is_live: bool = True
     """Choose what shows the progress of *plan*."""
     if events:
         return EventOutput()
-    width = max(len(stage.name) for stage in walk_stages(plan.steps)) + HEX
+    width = max(len(getattr(stage, "label", "") or stage.name) for stage in walk_stages(plan.steps)) + HEX
     if json:
         return JsonOutput(width=width)
     return LiveOutput(width=width) if is_live and output.is_live() else LineOutput(width=width)

@@ -9,7 +9,7 @@ import typer
 from shoal.cli import output
 from shoal.cli.options import HERE, Json, Repo, Run
 from shoal.cli.output import escape, program
-from shoal.cli.planning import duration
+from shoal.cli.overrides import duration
 from shoal.cli.render.columns import seconds
 from shoal.cli.render.report import error_lines, headline
 from shoal.cli.repository import RepositoryState, find_place, is_dead

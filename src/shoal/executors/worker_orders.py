@@ -26,6 +26,7 @@ def encode_order(context: RunContext, worker: WorkerSpec) -> bytes:
         count=worker.count,
         task=worker.task,
         hex=worker.hex,
+        label=worker.label,
         base=context.base.commit,
         trusted=context.trusted_base.commit,
         purpose=worker.purpose,

@@ -38,6 +38,13 @@ class Candidate:
     """The commit with its work."""
     subject: str = ""
     """Its task on one line."""
+    agent: str = ""
+
+    @property
+    def title(self) -> str:
+        """What its branch is called after, and its agent."""
+        label = self.session.rpartition("-")[0] or self.session
+        return f"{label} ({self.agent})" if self.agent else label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +80,10 @@ def select_candidates(
         elif allowed.bars(worker):
             settled.append(hold_back(worker))
         else:
-            candidates.append(Candidate(session=worker.session, source=worker.commit, subject=worker.prompt))
+            agent = worker.agent
+            candidates.append(
+                Candidate(session=worker.session, source=worker.commit, subject=worker.prompt, agent=agent)
+            )
     return Selection(candidates=tuple(candidates), settled=tuple(settled), left_out=tuple(left_out))
 
 

@@ -9,20 +9,32 @@ from shoal.git.merge import MergeRepository
 from shoal.merge.candidates import Candidate
 from shoal.model.merge import Conflict, MergeResult, MergeStatus, Preview, Strategy
 
-SUBJECT_CHARS = 60
+SUBJECT_CHARS = 72
 
 
 def merge_message(run: str, candidate: Candidate) -> str:
     """Write the message of a merge of one session."""
-    return f"Merge {candidate.session}\n\n{_task_line(candidate)}{_trailers(run, [candidate.session])}"
+    return _message("Merge ", run, candidate)
 
 
 def squash_message(run: str, candidate: Candidate) -> str:
     """Write the message of the one commit that holds all work of a session."""
-    task = _one_line(candidate.subject)
-    subject = f"{candidate.session}: {task[:SUBJECT_CHARS]}" if task else candidate.session
-    body = _task_line(candidate) if len(task) > SUBJECT_CHARS else ""
-    return f"{subject}\n\n{body}{_trailers(run, [candidate.session])}"
+    return _message("", run, candidate)
+
+
+def _message(verb: str, run: str, candidate: Candidate) -> str:
+    title, task = f"{verb}{_one_line(candidate.title)}", _one_line(candidate.subject)
+    room = max(0, SUBJECT_CHARS - len(title))
+    is_whole = len(task) <= room
+    beginning = task if is_whole else _cut(task, room)
+    body = "" if is_whole else f"{task}\n\n"
+    return f"{title}{': ' if beginning else ''}{beginning}\n\n{body}{_trailers(run, [candidate.session])}"
+
+
+def _cut(text: str, chars: int) -> str:
+    """Cut *text* between words; nothing is left of it if not even a few fit."""
+    words = text[: max(0, chars - 1)].rpartition(" ")[0].rstrip(" ,.;:")
+    return f"{words}…" if words else ""
 
 
 def octopus_message(run: str, sessions: Sequence[str]) -> str:
@@ -40,11 +52,6 @@ def revert_message(run: str, sessions: Sequence[str]) -> str:
     subject = sessions[0] if len(sessions) == 1 else f"{len(sessions)} sessions of {run}"
     lines = "".join(f"Shoal-Undone: {session}\n" for session in sessions)
     return f"Revert {subject}\n\nShoal-Run: {run}\n{lines}"
-
-
-def _task_line(candidate: Candidate) -> str:
-    task = _one_line(candidate.subject)
-    return f"{task}\n\n" if task else ""
 
 
 def _trailers(run: str, sessions: Sequence[str]) -> str:

@@ -167,8 +167,10 @@ def redo_worker(worker: WorkerSpec, before: WorkerResult, conflict: SessionConfl
     why = f"its work conflicts with {partners} in {list_paths(conflict.found.paths)}; you start from that work now"
     redone = next_attempt(worker, before.attempts + 1, replace(before, error=why))
     trusts = worker.task.allow_executable_config
-    step = f"{worker.step}{REDO}"
-    return replace(redone, step=step, purpose=Purpose.RESOLVE, base=conflict.tip, trusts_base=trusts, needs=())
+    step, label = f"{worker.step}{REDO}", f"{worker.label}{REDO}" if worker.label else ""
+    return replace(
+        redone, step=step, label=label, purpose=Purpose.RESOLVE, base=conflict.tip, trusts_base=trusts, needs=()
+    )
 
 
 def _resolver_worker(resolver: ResolvedTask, key: WorkerKey, base: str, prompt: str) -> WorkerSpec:

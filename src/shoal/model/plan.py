@@ -1,7 +1,7 @@
 """The plan of a run: stages with dependencies, and how to run them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from shoal.model.artifact import Artifact, Injection
 from shoal.model.budget import SpendingLimit
@@ -55,10 +55,14 @@ class Telemetry:
 class Variation:
     """One worker's differences; `None` means none, *prompt* is added to the common one."""
 
+    agent: str | None = None
+    """The name of the agent that does the work instead of the step's."""
     model: str | None = None
     temperature: float | None = None
     prompt: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    task: ResolvedTask | None = None
+    """The step's task as another agent does it; `None` means the step's own agent."""
 
 
 def variation(vary: Sequence[Variation], index: int) -> Variation:
@@ -113,6 +117,8 @@ class Step(Stage):
     """A task for a number of identical workers, or for one worker per cell of a matrix."""
 
     task: ResolvedTask
+    label: str = ""
+    """What its sessions and branches are called after, if not its name."""
     workers: int = 1
     on_failure: str = "fail_fast"
     wish: Task | None = None
@@ -136,6 +142,17 @@ class Step(Stage):
     sandbox: str | None = None
     """Its sandbox, if not the run's."""
     isolation_strategy: str | None = None
+
+    @property
+    def tasks(self) -> tuple[ResolvedTask, ...]:
+        """Its task as each of its agents does it: more than one if `vary` names other agents."""
+        others = tuple(own.task for own in self.vary if own.task is not None)
+        return others if others and len(others) == len(self.vary) else (self.task, *others)
+
+    def change_tasks(self, change: Callable[[ResolvedTask], ResolvedTask]) -> "Step":
+        """Return the step with *change* applied to its task, for every agent."""
+        vary = tuple(replace(own, task=None if own.task is None else change(own.task)) for own in self.vary)
+        return replace(self, task=change(self.task), vary=vary)
 
     @property
     def reviewers(self) -> tuple[str, ...]:
@@ -220,7 +237,7 @@ class Plan:
     @property
     def assignments(self) -> tuple[ResolvedTask, ...]:
         """All work for agents, including reviews."""
-        return (*(step.task for step in self.working), *self.reviewers.values())
+        return (*(task for step in self.working for task in step.tasks), *self.reviewers.values())
 
 
 def local_name(name: str) -> str:

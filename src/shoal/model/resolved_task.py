@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.model.agent import AgentSpec
 from shoal.model.budget import SpendingLimit
@@ -56,6 +56,10 @@ class ResolvedTask:
     """The labels that a node must have to run it, besides those that its agent needs."""
     budgets: Mapping[str, SpendingLimit] = field(default_factory=dict)
     """What may be spent on models: by all its agents (`step`), by each of them (`session`), by a `persona:NAME`."""
+
+    def asking(self, model: str) -> "ResolvedTask":
+        """Return the same task for another model, which programs find in `SHOAL_MODEL`."""
+        return replace(self, agent=self.agent.asking(model), env={**self.env, "SHOAL_MODEL": model})
 
     @property
     def nearest_setup(self) -> Setup | None:

@@ -80,6 +80,8 @@ class WorkerResult:
     """Where the raw files still are, if they could not be imported."""
     prompt: str = ""
     """The beginning of its prompt, on one line and without secrets."""
+    agent: str = ""
+    """The name of its agent."""
     base: str | None = None
     """The commit that it started from."""
     item: str | None = None

@@ -18,6 +18,7 @@ class WorkerOrder:
     count: int
     task: ResolvedTask
     hex: str
+    label: str = ""
     base: str
     """The commit to start from."""
     trusted: str

@@ -153,7 +153,7 @@ async def _assert_plan(context: RunContext, plan: Plan) -> None:
     adapters = {step.name: adapter_of(step.task.agent, host) for step in plan.working}
     agents = [(adapter_of(task.agent, host), task.agent, False) for task in plan.assignments]
     await assert_clients(agents, context.environ)
-    await assert_holdable(context, plan, adapters)
+    await assert_holdable(context, plan)
     await equip_steps(context, plan, adapters)
 
 

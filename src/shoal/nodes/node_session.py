@@ -168,6 +168,7 @@ class NodeSession:
             sandbox=sandbox,
             kind=kind,
             hex=order.hex,
+            label=order.label,
         )
 
     @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from shoal.pipeline.keys.merging import merging_problems
 from shoal.pipeline.keys.queues import QueueProblems
 from shoal.pipeline.keys.select import select_problems
 from shoal.pipeline.keys.strategy import matrix_problems
-from shoal.pipeline.keys.vary import vary_problems
+from shoal.pipeline.keys.vary import has_agent_for_each, list_vary_agents, vary_problems
 from shoal.pipeline.names import is_name, slug
 from shoal.pipeline.problems import Position, Problem, key, nearest, show_value
 from shoal.pipeline.shape import AgentShape, StepShape
@@ -258,6 +258,8 @@ class _DocumentCheck:
         yield from self._check_known(step, "persona", "personas")
         yield from contract_problems(self.tree, step, self.name)
         yield from vary_problems(step, self._at)
+        for agent in list_vary_agents(step):
+            yield from self._check_name(agent, "agent", "agents")
         yield from select_problems(step, self._at)
         yield from shell_problems(step, self.name)
         yield from self._judge(step)
@@ -282,7 +284,8 @@ class _DocumentCheck:
                 return
             if not value_of(step, "from_queue"):
                 yield from self._check_needed(step, StepShape, ("prompt", "exec"), PROMPT_HINT)
-            yield from self._check_needed(step, StepShape, ("persona", "agent"), "name one of yours")
+            if not has_agent_for_each(step):
+                yield from self._check_needed(step, StepShape, ("persona", "agent"), "name one of yours")
             yield from self._has_agent(step)
 
     def _sub_pipeline(self, step: Node) -> Iterator[Problem]:
@@ -356,11 +359,13 @@ class _DocumentCheck:
             yield self._at(written.at, "the prompt is empty; say what the agent is to do")
 
     def _check_known(self, node: Node, name: str, where: str) -> Iterator[Problem]:
-        label = find(node, name)
+        yield from self._check_name(find(node, name), name, where)
+
+    def _check_name(self, label: Node | None, kind: str, where: str) -> Iterator[Problem]:
         wanted = text(label)
         known = (*entries(find(self.tree, where)), *(CLIENTS if where == "agents" else ()))
         if label is not None and wanted is not None and wanted not in known:
-            yield self._at(label.at, f"no {name} named {show_value(wanted)}; {nearest(wanted, known)}")
+            yield self._at(label.at, f"no {kind} named {show_value(wanted)}; {nearest(wanted, known)}")
 
     def _names(self, kind: str, labels: Iterable[Node | None]) -> Iterator[Problem]:
         seen: dict[str, Position] = {}

@@ -23,6 +23,25 @@ def slug(text: str, *, otherwise: str = "step") -> str:
     return dashed[:LONGEST].rstrip("-") or otherwise
 
 
+LABEL_WORDS = 5
+LABEL_CHARS = 32
+LONGEST_WORD = 20  # a longer one is an address, a path or a key
+_FILLERS = frozenset(("a", "an", "the", "and", "or", "of", "in", "on", "to", "for", "with", "please", "so", "it"))
+
+
+def make_label(prompt: str) -> str:
+    """Name a task after the first words of its prompt, like `fix-login-test`; empty if there are none."""
+    words = re.findall(r"[^\W_]+", prompt[:1000].lower())
+    telling = [word for word in words if word.isascii() and word not in _FILLERS and len(word) <= LONGEST_WORD]
+    label = ""
+    for word in telling[:LABEL_WORDS]:
+        longer = f"{label}-{word}" if label else word
+        if len(longer) > LABEL_CHARS:
+            break
+        label = longer
+    return label
+
+
 OWN_FILE = "shoal.yaml"
 
 

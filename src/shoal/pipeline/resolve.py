@@ -4,20 +4,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shoal.model.agent import EVERY, TOOLS, WITH_TEMPERATURE, AgentSpec, ModelSettings
+from shoal.model.agent import TOOLS, AgentSpec, ModelSettings
 from shoal.model.budget import SpendingLimit
 from shoal.model.conflict_rule import Merging
 from shoal.model.contract import TRIAL, AgentReview, CommandContract, Contract, compliance
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import Matrix, expand_matrix
 from shoal.model.permissions import Permissions, effective
-from shoal.model.plan import Step
+from shoal.model.plan import Step, Variation
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.setup import Setup
 from shoal.model.status import Rule
 from shoal.model.talk import TalkGrant
 from shoal.pipeline.keys.python_agent import canonical_replies
+from shoal.pipeline.keys.vary import temperature_problems
 from shoal.pipeline.load import Document
 from shoal.pipeline.problems import Position, Problem, key
 from shoal.pipeline.shape import AgentShape, CommonSettings, PersonaShape, RuntimeShape, StepShape
@@ -119,9 +120,12 @@ class StepResolver:
         """Resolve a step with work for agents, or a plain command."""
         own = shape.has_agent
         persona = self._persona(shape)
-        spec = with_persona_model(self.agent(shape.agent or persona.agent or ""), persona) if own else _plain(shape)
+        name_of_agent = shape.agent or persona.agent or next((row.agent for row in shape.vary if row.agent), "")
+        spec = with_persona_model(self.agent(name_of_agent), persona) if own else _plain(shape)
         task, by = self.assignment(shape, path, persona, spec), self._agent_shape(spec)
-        self._assert_temperature(shape, path, spec)
+        vary = self._variations(shape, path, persona)
+        for place, problem in temperature_problems(self.document.tree, path, vary, spec):
+            self.refuse(place, problem)
         return Step(
             name=name,
             task=task,
@@ -132,7 +136,7 @@ class StepResolver:
             contracts=self.contracts(shape),
             select=shape.select.given if shape.select else None,
             trial=_trial(shape),
-            vary=shape.vary,
+            vary=vary,
             matrix=self._matrix(shape, path),
             queue=shape.from_queue or "",
             at_once=self._clamp(shape),
@@ -143,16 +147,11 @@ class StepResolver:
             isolation_strategy=shape.isolation_strategy or persona.isolation_strategy or by.isolation_strategy,
         )
 
-    def _assert_temperature(self, shape: StepShape, path: Path, spec: AgentSpec) -> None:
-        """Refuse a temperature for a client without that setting: its workers would not differ."""
-        if spec.adapter not in EVERY or spec.adapter in WITH_TEMPERATURE:
-            return
-        rows = [index for index, row in enumerate(shape.vary) if row.temperature is not None]
-        if rows:
-            is_mapping = find(self.document.tree, *path, "vary", "temperature") is not None
-            what = f"Shoal has no way to give {spec.adapter} a temperature, so its workers would not differ by it"
-            known = f"vary `model` or `prompt`, or use an agent that takes one: python, {', '.join(WITH_TEMPERATURE)}"
-            self.refuse((*path, "vary", *(() if is_mapping else (rows[0],)), "temperature"), f"{what}; {known}")
+    def _variations(self, shape: StepShape, path: Path, persona: PersonaShape) -> tuple[Variation, ...]:
+        """Resolve the task of each worker with an agent of its own."""
+        specs = [None if row.agent is None else self.agent(row.agent) for row in shape.vary]
+        tasks = [None if spec is None else self.assignment(shape, path, persona, spec) for spec in specs]
+        return tuple(replace(row, task=task) for row, task in zip(shape.vary, tasks, strict=True))
 
     def contracts(self, shape: StepShape) -> tuple[Contract, ...]:
         """Resolve its contracts and reviewers."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.adapters.client import this_host
-from shoal.adapters.kind import Adapter
 from shoal.errors import BadInput, Broken, Unavailable
 from shoal.gateway.gateway import open_gateway
 from shoal.git.refs import pin, refuse_blocked_names, unpin
@@ -43,6 +42,7 @@ from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
 from shoal.sessions.session_dir import User
 from shoal.sessions.setup.project import project_ready
 from shoal.sessions.toolchain import search_path
+from shoal.steps.resolve_task import without_secret_label
 from shoal.steps.workers import WorkerSettings
 from shoal.store.known_repositories import register
 from shoal.store.ledger import Ledger, open_ledger
@@ -102,13 +102,14 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
         if request.is_recorded or request.replay is not None:
-            context = await _with_recording(context, request, plan, adapters)
+            context = await _with_recording(context, request, plan)
         if plan.budget is not None:
             context.budgets.add(ScopedBudget(scope="run", limit=plan.budget))
         if request.is_reopened:
             _count_spent(context, plan)
-        await assert_holdable(context, plan, adapters)
-        settled = replace(plan, steps=await with_commits(context.repository, plan.steps))
+        await assert_holdable(context, plan)
+        stages = await with_commits(context.repository, plan.steps)
+        settled = replace(plan, steps=tuple(without_secret_label(stage, context.mask.text) for stage in stages))
         equipment = await equip_steps(context, settled, adapters)
         recovery = await reconcile(context, is_patient=request.is_patient)
         if request.is_reopened:
@@ -119,14 +120,12 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         yield OpenRun(context=context, plan=settled, equipment=equipment, recovery=recovery)
 
 
-async def _with_recording(
-    context: RunContext, request: RunRequest, plan: Plan, adapters: Mapping[str, Adapter]
-) -> RunContext:
+async def _with_recording(context: RunContext, request: RunRequest, plan: Plan) -> RunContext:
     """Record the run, or answer it from a recording; every client has to be on the gateway, which does that."""
     folder = context.paths.recording(request.replay or context.run)
     if request.replay is not None and not folder.is_dir():
         raise BadInput(f"{request.replay} was not recorded; record a run with `shoal run --record`")
-    assert_recordable(plan, adapters)
+    assert_recordable(plan)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     recording = Recording(folder=str(folder), is_replay=request.replay is not None)
     date = await git_text(context.repository.git, "show", "-s", "--format=%ct", context.base.commit)

@@ -34,7 +34,7 @@ from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import login_secrets, secrets_of
 from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, probe_sandbox
 from shoal.sessions.model_access import assert_can_listen, assert_listener, assert_upstreams
-from shoal.sessions.policy import assert_grants, network_of
+from shoal.sessions.policy import assert_grants, list_agents, network_of
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.talking import assert_can_talk
 from shoal.sessions.toolchain import show_folders, toolchain
@@ -175,9 +175,9 @@ async def equip_steps(context: RunContext, plan: Plan, adapters: Mapping[str, Ad
             kinds[key] = kind = kinds.get(key) or await kind_of_workspace(
                 strategy, behind, context.paths, stays=not context.cleanup
             )
-        network = network_of(step.task, adapters[step.name])
-        assert_can_listen(sandbox or context.sandbox, network)
-        assert_can_talk(sandbox or context.sandbox, network, step.task)
+        for agent in list_agents([step]):
+            assert_can_listen(sandbox or context.sandbox, agent.network)
+            assert_can_talk(sandbox or context.sandbox, agent.network, agent.task)
         found[step.name] = WorkerSettings(adapter=adapters[step.name], sandbox=sandbox, kind=kind)
     return found
 
@@ -203,7 +203,7 @@ async def _commit(repository: Repository, stage: str, base: str) -> str:
 
 async def assert_rooted(plan: Plan, repository: Repository) -> None:
     """Refuse a plan whose branches are impossible in *repository*, or that starts from an unknown commit."""
-    await refuse_blocked_steps(repository, [step.name for step in plan.working])
+    await refuse_blocked_steps(repository, [step.label or step.name for step in plan.working])
     await with_commits(repository, plan.steps)
     await _assert_deliverable(plan, repository)
 
@@ -225,14 +225,14 @@ async def _assert_deliverable(plan: Plan, repository: Repository) -> None:
         raise BadInput(f"{place}: {error}" if place else str(error)) from None
 
 
-async def assert_holdable(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+async def assert_holdable(context: RunContext, plan: Plan) -> None:
     """Refuse a plan that asks for what this host cannot enforce."""
     assert_programs(context, plan)
     assert_tool_folders(context)
-    assert_grants(context, plan, adapters)
-    assert_budgets(plan, adapters)
-    networks = {network_of(step.task, adapters[step.name]) for step in plan.working}
-    if any(NETWORKS[network].has_listener for network in networks) or any(step.task.talk for step in plan.working):
+    assert_grants(context, plan)
+    assert_budgets(plan)
+    agents = [*list_agents(plan.working)]
+    if any(NETWORKS[agent.network].has_listener or agent.task.talk for agent in agents):
         await assert_listener(context)
     if any(task.limits is not None and task.limits.is_exact for task in plan.assignments):
         await assert_exact_disk(context.sandbox, context.paths)
@@ -247,36 +247,34 @@ def secret_values(task: ResolvedTask, host: AdapterHost, environ: Mapping[str, s
     return (*given, {upstream.key_from: upstream.key for upstream in find_upstreams((), environ)})
 
 
-def assert_budgets(plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+def assert_budgets(plan: Plan) -> None:
     """Refuse a budget for an agent whose spending nobody counts."""
-    for step in plan.working:
-        adapter, limits = adapters[step.name], dict(step.task.budgets)
+    for agent in list_agents(plan.working):
+        adapter, limits = agent.adapter, dict(agent.task.budgets)
         if plan.budget is not None:
             limits["run"] = plan.budget
-        network = network_of(step.task, adapter)
-        asks_model = adapter.client is not None or step.task.agent.mind is not None
-        if limits and asks_model and not (adapter.client is not None and NETWORKS[network].has_listener):
+        asks_model = adapter.client is not None or agent.task.agent.mind is not None
+        if limits and asks_model and not (adapter.client is not None and NETWORKS[agent.network].has_listener):
             whose = f"the budget of the {min(limits).partition(':')[0]}"
-            why = f"the step {step.name} asks its model without the gateway, which counts what is spent"
+            why = f"the step {agent.step} asks its model without the gateway, which counts what is spent"
             remedy = "give that agent `network: gateway`, or leave the budget out"
             if adapter.client is None:
                 remedy = "give its agent a `budget` of its own instead"
             raise Unavailable(whose, why, remedy)
 
 
-def assert_recordable(plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+def assert_recordable(plan: Plan) -> None:
     """Refuse to record or replay an agent that asks its model past the gateway."""
-    for step in plan.working:
-        adapter = adapters[step.name]
-        is_counted = NETWORKS[network_of(step.task, adapter)].has_listener
-        if step.task.agent.mind is not None or (adapter.client is not None and not is_counted):
-            why = f"the step {step.name} asks its model without the gateway, which records"
+    for agent in list_agents(plan.working):
+        is_counted = NETWORKS[agent.network].has_listener
+        if agent.task.agent.mind is not None or (agent.adapter.client is not None and not is_counted):
+            why = f"the step {agent.step} asks its model without the gateway, which records"
             raise Unavailable("a recording", why, "give that agent `network: gateway`")
 
 
 def budget_notes(plan: Plan) -> tuple[str, ...]:
     """Say what all agents together may spend, and by which prices that is counted."""
-    if plan.budget is None and not any(step.task.budgets for step in plan.working):
+    if plan.budget is None and not any(task.budgets for task in plan.assignments):
         return ()
     most = "" if plan.budget is None else f" of {plan.budget.describe_limit()} for the run"
     return (f"budget{most}, by the list prices of {table_date()}",)

@@ -8,8 +8,6 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 
-from shoal.adapters.client import this_host
-from shoal.adapters.registry import adapter_of
 from shoal.errors import FAULTS, ExitCode, ShoalError, first_error
 from shoal.executors.kind import Executor
 from shoal.executors.remote import open_executor
@@ -34,7 +32,7 @@ from shoal.runs.resume import make_plan_event, record_resumed
 from shoal.sandboxes.registry import confines
 from shoal.sessions.context import RunContext
 from shoal.sessions.limit_watch import describe_limits
-from shoal.sessions.policy import network_of, outside_notes
+from shoal.sessions.policy import list_agents, outside_notes
 from shoal.sessions.setup.project import setup_notes
 from shoal.steps.admission import Admission, admitting
 from shoal.steps.attempts import WorkerRunner
@@ -122,12 +120,10 @@ def _other_sandboxes(context: RunContext, plan: Plan) -> tuple[str, ...]:
 def _networks(plan: Plan) -> tuple[str, ...]:
     """Say what agents on the gateway can reach, and which are on the host's network instead."""
     found: dict[Network, list[str]] = {}
-    host = this_host()
-    for step in plan.working:
-        adapter = adapter_of(step.task.agent, host)
-        if adapter.client is not None or step.task.permitted.hosts:
-            found.setdefault(network_of(step.task, adapter), []).append(step.name)
-    hosts = dict.fromkeys(host for step in plan.working for host in step.task.permitted.hosts or ())
+    for agent in list_agents(plan.working):
+        if agent.adapter.client is not None or agent.task.permitted.hosts:
+            found.setdefault(agent.network, []).append(agent.step)
+    hosts = dict.fromkeys(host for task in plan.assignments for host in task.permitted.hosts or ())
     reach = f"their models and {', '.join(hosts)}" if hosts else "their models and no other host"
     notes = []
     if Network.GATEWAY in found:

@@ -45,12 +45,12 @@ from shoal.steps.dag import Contribution, DagRunner, Node, NodeInputs, Unstacked
 from shoal.steps.gate import open_request_door
 from shoal.steps.history import History
 from shoal.steps.resolve_task import (
-    NO_BUDGETS,
     AgentDirectory,
     Budgets,
     TaskDefaults,
     add_need_results,
     assert_order,
+    label_of,
     name_tasks,
     resolve_assignment,
     resolve_task,
@@ -88,21 +88,20 @@ class TaskRun:
 
     def warm(self) -> None:
         """Import what resolving a task needs, so that the first agent does not wait for it."""
-        described = [self.settings.agent, *self.settings.agents.values()]
-        if any(isinstance(agent, Mapping) for agent in described):
+        if any(isinstance(agent, Mapping) for agent in (self.settings.agent, *self.settings.agents.values())):
             importlib.import_module("shoal.pipeline.plan")
 
     async def plan_graph(self, tasks: Sequence[Task], budget: SpendingLimit | None = None) -> list[WorkerSpec]:
         """Make workers of tasks that may depend on each other, with a common *budget*; raise `BadInput` for a cycle."""
         assert_order(known := self._name_tasks(tasks))
-        return await self._plan_workers(known, {} if budget is None else {f"call:{next(self._calls)}": budget})
+        return await self._plan_workers(known, tasks, {} if budget is None else {f"call:{next(self._calls)}": budget})
 
     async def plan_list(self, tasks: Sequence[Task]) -> list[WorkerSpec]:
         """Make workers of tasks without dependencies."""
         for task in tasks:
             if task.deps:
                 raise BadInput(f"task {task.name or task.prompt!r:.40} has `deps`, which only `run_agents` supports")
-        return await self._plan_workers(self._name_tasks(tasks))
+        return await self._plan_workers(self._name_tasks(tasks), tasks, {})
 
     async def run_task(self, task: TaskLike) -> WorkerResult:
         """Run a single task."""
@@ -133,10 +132,8 @@ class TaskRun:
         self._ended += len(results)
         self._good += sum(result.status.is_good for result in results)
         run = self.runner.context.run
-        over = [single_status(result.status) for result in results]
-        marks = [
-            StepEnded(run=run, step=worker.step, status=status) for worker, status in zip(workers, over, strict=True)
-        ]
+        pairs = zip(workers, results, strict=True)
+        marks = [StepEnded(run=run, step=worker.step, status=single_status(result.status)) for worker, result in pairs]
         await self.runner.context.ledger.append(*marks)
         self.runner.retire(workers)
         return results
@@ -155,7 +152,7 @@ class TaskRun:
         plan = self.settings.plan(reviewers={"resolver": made}, upstreams=context.upstreams)
         adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
-        await assert_holdable(context, plan, {})
+        await assert_holdable(context, plan)
         self._know_secrets(plan)
         return made
 
@@ -171,8 +168,8 @@ class TaskRun:
     def _name_tasks(self, tasks: Sequence[Task]) -> list[Task]:
         return name_tasks(tasks, (f"task-{number}" for number in self._numbers))
 
-    async def _plan_workers(self, tasks: Sequence[Task], budgets: Budgets = NO_BUDGETS) -> list[WorkerSpec]:
-        """Resolve each task, refuse those that cannot start, and record the steps; nothing runs yet."""
+    async def _plan_workers(self, tasks: Sequence[Task], asked: Sequence[Task], budgets: Budgets) -> list[WorkerSpec]:
+        """Resolve each task, as *asked* and with a name, refuse those that cannot start, and record the steps."""
         context = self.runner.context
         roles = [resolve_task(task, self._directory, self._defaults, budgets) for task in tasks]
         steps = [
@@ -184,7 +181,7 @@ class TaskRun:
         adapters = adapters_for(plan, this_host(), context.environ)
         await assert_installed(plan, this_host(), context.environ)
         await self._assert_unblocked(step.name for step in steps)
-        await assert_holdable(context, plan, adapters)
+        await assert_holdable(context, plan)
         bases = [await self._base(task) for task in tasks]
         self._know_secrets(plan)
         workers = [
@@ -202,8 +199,9 @@ class TaskRun:
                 artifacts=step.artifacts,
                 contracts=step.contracts,
                 reviewers={name: reviewers[name] for name in step.reviewers},
+                label=label_of(wish, self.mask),
             )
-            for step, task, base in zip(steps, tasks, bases, strict=True)
+            for step, task, wish, base in zip(steps, tasks, asked, bases, strict=True)
         ]
         started = (
             StepStarted(run=context.run, step=worker.step, workers=1, on_failure="best_effort") for worker in workers

@@ -6,12 +6,14 @@ import os
 import pwd
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from shoal.adapters.client import this_host
 from shoal.adapters.kind import Adapter
+from shoal.adapters.registry import adapter_of
 from shoal.errors import BadInput, Unavailable
 from shoal.gateway.find_upstreams import WITHHELD
 from shoal.gateway.hosts import HostRule
@@ -20,7 +22,7 @@ from shoal.limits.kind import LimitGroup
 from shoal.model.command import Command, OpenInput
 from shoal.model.events import PermissionDecided, ResourcesSampled
 from shoal.model.permissions import NO_RULE, NOT_LISTED, Decision, Permissions
-from shoal.model.plan import Plan
+from shoal.model.plan import Plan, Step
 from shoal.model.policy import NETWORKS, Bind, Network, Policy
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.resources import ResourceSample
@@ -99,13 +101,35 @@ def decisions_of(context: RunContext, task: ResolvedTask, adapter: Adapter) -> t
     return tuple(_decisions(task.permitted, network, names))
 
 
-def assert_grants(context: RunContext, plan: Plan, adapters: Mapping[str, Adapter]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAgent:
+    """One of the agents of a step, and what runs it."""
+
+    step: str
+    task: ResolvedTask
+    adapter: Adapter
+
+    @property
+    def network(self) -> Network:
+        """Its network."""
+        return network_of(self.task, self.adapter)
+
+
+def list_agents(steps: Iterable[Step]) -> Iterator[PlannedAgent]:
+    """Yield every agent of *steps*, of which one step can have several."""
+    host = this_host()
+    for step in steps:
+        for task in step.tasks:
+            yield PlannedAgent(step=step.name, task=task, adapter=adapter_of(task.agent, host))
+
+
+def assert_grants(context: RunContext, plan: Plan) -> None:
     """Refuse a run if the permissions of one of its steps are invalid or cannot be enforced."""
-    for step in plan.working:
+    for agent in list_agents(plan.working):
         try:
-            resolve_grants(context, step.task, adapters[step.name])
+            resolve_grants(context, agent.task, agent.adapter)
         except BadInput as error:
-            raise BadInput(f"step {step.name}: {error}") from error
+            raise BadInput(f"step {agent.step}: {error}") from error
 
 
 def outside_notes(plan: Plan) -> tuple[str, ...]:
@@ -113,7 +137,7 @@ def outside_notes(plan: Plan) -> tuple[str, ...]:
     return tuple(
         f"step {step.name}: may read {path}, outside its workspace"
         for step in plan.working
-        for path in step.task.permitted.outside
+        for path in dict.fromkeys(path for task in step.tasks for path in task.permitted.outside)
     )
 
 

@@ -80,6 +80,8 @@ class WorkerSpec:
     """Its sandbox, if not the run's."""
     kind: Kind | None = None
     """Its kind of workspace, if not the run's."""
+    label: str = ""
+    """What its sessions and branches are called after, if not its step."""
     hex: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def adapt_context(self, context: RunContext) -> RunContext:
@@ -91,12 +93,12 @@ class WorkerSpec:
     @property
     def session(self) -> str:
         """The session's id, which is also the name of its directory."""
-        return f"{self.step}-{self.hex}"
+        return f"{self.label or self.step}-{self.hex}"
 
     @property
     def branch(self) -> str:
         """The branch for its work."""
-        return f"agent/{self.step}/{self.hex}"
+        return f"agent/{self.label or self.step}/{self.hex}"
 
     @property
     def agent_name(self) -> str:
@@ -138,7 +140,7 @@ class WorkerSpec:
         """
         subject = " ".join(masked(self.task.title or self.task.prompt).split())[:72]
         name = f"Shoal-Worker: {self.key}" if is_repeatable else f"Shoal-Session: {self.session}"
-        return f"{self.step}: {subject or 'work of an agent'}\n\n{name}\n"
+        return f"{self.label or self.step}: {subject or 'work of an agent'}\n\n{name}\n"
 
     @property
     def key(self) -> str:

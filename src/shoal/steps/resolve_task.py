@@ -4,7 +4,7 @@ import difflib
 import functools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from shoal.model.gateway import Upstream
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import draw_cycle
 from shoal.model.permissions import Permissions, effective
-from shoal.model.plan import Role
+from shoal.model.plan import Role, Stage, Step
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
@@ -26,7 +26,7 @@ from shoal.model.setup import Setup
 from shoal.model.talk import TalkGrant
 from shoal.model.task import AgentLike, InProcess, Task, Variable
 from shoal.pipeline.keys.duration import seconds
-from shoal.pipeline.names import OWN_FILE, own_file, slug
+from shoal.pipeline.names import OWN_FILE, make_label, own_file, slug
 from shoal.sessions.clients import ready_clients
 from shoal.sessions.function_thread import function_agent
 from shoal.steps.prompt import briefing
@@ -51,6 +51,7 @@ class AgentDirectory:
         *,
         personas: Mapping[str, Mapping[str, object]] | None = None,
         remedy: str = REMEDY,
+        takes_ready_client: bool = False,
     ) -> None:
         self._folder = folder
         self._environ = environ
@@ -58,6 +59,8 @@ class AgentDirectory:
         self._named = dict(named)
         self._personas = dict(personas or {})
         self._remedy = remedy
+        self._takes_ready_client = takes_ready_client
+        self._taken: str | None = None
         self._read: dict[str, AgentSpec] = {}
 
     def role(self, task: Task, private: tuple[Path, ...]) -> Role:
@@ -167,11 +170,25 @@ class AgentDirectory:
         document = self._document()
         known = list(document.shape.agents) if document else []
         if len(known) != 1:
-            there = f"{OWN_FILE} has {len(known)}" if document else f"there is no {OWN_FILE}"
-            ready = ready_clients(self._environ)
-            remedy = f"{ready[0]} is ready here: add `--agent {ready[0]}`" if ready else self._remedy
-            raise BadInput(f"no agent: the task names none, and {there}; {remedy}")
+            return self._ready_client(f"{OWN_FILE} has {len(known)}" if document else f"there is no {OWN_FILE}")
         return self._by_name(known[0], ())
+
+    def _ready_client(self, there: str) -> AgentSpec:
+        """Return the only client that is ready on this host, if a person asked without naming one."""
+        ready = ready_clients(self._environ)
+        if self._takes_ready_client and len(ready) == 1:
+            self._taken = ready[0]
+            return self._by_name(ready[0], ())
+        remedy = self._remedy
+        if ready:
+            are = f"{ready[0]} is" if len(ready) == 1 else f"{', '.join(ready[:-1])} and {ready[-1]} are"
+            remedy = f"{are} ready here: add `--agent {ready[0]}`"
+        raise BadInput(f"no agent: the task names none, and {there}; {remedy}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say which agent was chosen without being named."""
+        return () if self._taken is None else (f"agent {self._taken}: the only client that is ready here",)
 
     def _document(self) -> "Document | None":
         from shoal.pipeline.load import load
@@ -276,6 +293,18 @@ def name_tasks(tasks: Sequence[Task], names: Iterable[str]) -> list[Task]:
     if twice:
         raise BadInput(f"two tasks are named {twice[0]!r}; rename one")
     return found
+
+
+def label_of(task: Task, mask: Callable[[str], str]) -> str:
+    """Call the work of a task without a name after its prompt, unless that contains a secret."""
+    return "" if task.name or mask(task.prompt) != task.prompt else make_label(task.prompt)
+
+
+def without_secret_label(step: Stage, mask: Callable[[str], str]) -> Stage:
+    """Return *step* without a label that may contain a secret of its prompt."""
+    if not isinstance(step, Step) or not step.label or mask(step.task.prompt) == step.task.prompt:
+        return step
+    return replace(step, label="")
 
 
 def assert_order(tasks: Sequence[Task]) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from shoal.adapters.client import this_host
 from shoal.adapters.kind import Adapter
+from shoal.adapters.registry import adapter_of
 from shoal.errors import AllFailed, BadInput, QuorumMissed, Refused
 from shoal.model.artifact import ProducedArtifact, Type, document, select_inputs
 from shoal.model.matrix import Cell, Matrix, expand_matrix, from_items
@@ -16,6 +18,7 @@ from shoal.model.results import WorkerResult
 from shoal.model.shell import SHELL, fill_argv
 from shoal.model.status import Rule, Status
 from shoal.patterns import Call, Err, Limiter, gather, quorum, race, settled
+from shoal.pipeline.names import slug
 from shoal.sandboxes.kind import Sandbox
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.attempts import WorkerKey, WorkerRunner, is_good
@@ -52,23 +55,27 @@ class WorkerTemplate:
     reviewers: Mapping[str, ResolvedTask]
     visit: int = 1
 
-    def make(self, index: int, count: int, values: Mapping[str, object], *, item: str | None = None) -> WorkerSpec:
+    def make(
+        self, index: int, count: int, values: Mapping[str, object], *, item: str | None = None, label: str = ""
+    ) -> WorkerSpec:
         """Make one worker, with *values* for its texts; raises `BadInput` for a text that cannot be filled in."""
         step = self.step
         here = self.scope.having(worker={"index": index, "count": count}, **values)
-        own = _fill_worker_texts(step, self.task, here, variation(step.vary, index) if step.vary else None)
+        row = variation(step.vary, index)
+        own = _fill_worker_texts(step, self.task, here, row if step.vary else None)
         return WorkerSpec(
             step=step.name,
             index=index,
             count=count,
             task=_with_inputs(step, own, self.parts),
-            adapter=self.equipment.adapter,
+            adapter=self.equipment.adapter if row.task is None else adapter_of(own.agent, this_host()),
             sandbox=self.equipment.sandbox,
             kind=self.equipment.kind,
             visit=self.visit,
             base=self.base,
             trusts_base=trusts_base(step, self.base),
             item=item,
+            label=label or step.label,
             artifacts=tuple(replace(artifact, path=here.render(artifact.path)) for artifact in step.artifacts),
             contracts=tuple(contract.fill_in(here.render) for contract in step.contracts),
             trial=None if step.trial is None else step.trial.fill_in(here.render),
@@ -102,8 +109,10 @@ def make_workers(template: WorkerTemplate, cells: Sequence[Cell] | None = None) 
     """Make each worker of a step, or one for each of *cells*."""
     if cells is None:
         return [template.make(index, template.step.workers, {}) for index in range(template.step.workers)]
+    name = local_name(template.step.name)
     return [
-        template.make(index, len(cells), _matrix_values(cell), item=cell.id or None) for index, cell in enumerate(cells)
+        template.make(index, len(cells), _matrix_values(cell), item=cell.id or None, label=slug(f"{name}-{cell.label}"))
+        for index, cell in enumerate(cells)
     ]
 
 
@@ -117,7 +126,14 @@ def make_unstarted_workers(step: Step, equipment: WorkerSettings) -> list[Worker
     if step.queue:
         return []
     return [
-        WorkerSpec(step=step.name, index=index, count=step.workers, task=step.task, adapter=equipment.adapter)
+        WorkerSpec(
+            step=step.name,
+            index=index,
+            count=step.workers,
+            task=step.task,
+            adapter=equipment.adapter,
+            label=step.label,
+        )
         for index in range(step.workers)
     ]
 
@@ -182,10 +198,11 @@ def fill_in(task: ResolvedTask, scope: TemplateScope) -> ResolvedTask:
 
 def apply_variation(task: ResolvedTask, own: Variation) -> ResolvedTask:
     """Apply the variation of one worker to *task*."""
-    agent, env = task.agent, dict(task.env)
+    if own.task is not None:
+        task = replace(own.task, prompt=task.prompt, inputs=task.inputs)
     if own.model is not None:
-        env["SHOAL_MODEL"] = own.model
-        agent = agent.asking(own.model)
+        task = task.asking(own.model)
+    agent, env = task.agent, dict(task.env)
     if own.temperature is not None:
         env["SHOAL_TEMPERATURE"] = f"{own.temperature:g}"
         mind = replace(agent.mind, temperature=own.temperature) if agent.mind else None

@@ -73,6 +73,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "item": worker.item,
         "session": worker.session,
         "prompt": worker.prompt,
+        "agent": worker.agent,
         "status": worker.status.value,
         "exit_code": worker.exit_code,
         "output": worker.output,

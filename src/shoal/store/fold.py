@@ -130,7 +130,11 @@ def _step_result(step: StepState, now: float | None) -> StepResult:
 
 def _worker_result(session: SessionState, now: float | None) -> WorkerResult:
     if session.result is not None:  # work that was recovered after a kill does not know its prompt
-        return replace(session.result, prompt=session.result.prompt or session.prompt)
+        return replace(
+            session.result,
+            prompt=session.result.prompt or session.prompt,
+            agent=session.result.agent or session.agent,
+        )
     return WorkerResult(
         index=session.index,
         session=session.session,
@@ -141,6 +145,7 @@ def _worker_result(session: SessionState, now: float | None) -> WorkerResult:
         workspace=session.workspace,
         prompt=session.prompt,
         node=session.node,
+        agent=session.agent,
     )
 
 

@@ -67,8 +67,8 @@ def _head(row: OutlineRow) -> tuple[str, str, str]:
             return escape(row.name), "command", f"no agent, network {network(step).value}"
         case Step() as step:
             number = "some agents" if row.workers is None else count(row.workers, "agent")
-            who = f"{escape(step.task.agent.name)} ({escape(step.task.agent.adapter)}), network {network(step).value}"
-            return escape(row.name), number, who
+            agents = dict.fromkeys(f"{escape(task.agent.name)} ({escape(task.agent.adapter)})" for task in step.tasks)
+            return escape(row.name), number, f"{', '.join(agents)}, network {network(step).value}"
         case Approval():
             return escape(row.name), "gate", "waits for a person"
         case _:

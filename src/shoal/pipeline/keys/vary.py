@@ -1,11 +1,12 @@
 """The shape of `vary:`: a list of differences, one for each worker in turn, or a mapping of lists."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from shoal.model.agent import EVERY, WITH_TEMPERATURE, AgentSpec
 from shoal.model.plan import Variation
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY, Shape, wrong
 from shoal.pipeline.problems import Position, Problem, key, show_value
@@ -37,6 +38,8 @@ def _check_names(env: dict[str, str]) -> dict[str, str]:
 class VariationShape(Shape):
     """What differs for one worker."""
 
+    agent: Annotated[str, AfterValidator(_not_blank)] | None = None
+    """The agent that does the work instead of the step's."""
     model: Annotated[str, AfterValidator(_not_blank)] | None = None
     """Its model."""
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
@@ -52,7 +55,9 @@ class VariationShape(Shape):
     @property
     def given(self) -> Variation:
         """Build the value."""
-        return Variation(model=self.model, temperature=self.temperature, prompt=self.prompt, env=self.env)
+        return Variation(
+            agent=self.agent, model=self.model, temperature=self.temperature, prompt=self.prompt, env=self.env
+        )
 
 
 def _vary(value: object) -> tuple[Variation, ...]:
@@ -132,6 +137,42 @@ def vary_problems(step: Node, at: Callable[[Position, str], Problem]) -> Iterato
     if isinstance(count, int) and written > count:
         what = f"`vary` has {written} entries for {count} worker{'s' if count != 1 else ''}"
         yield at(vary.at, f"{what}; raise `concurrency`, or take some out")
+
+
+def temperature_problems(
+    tree: Node, path: tuple[str | int, ...], vary: Sequence[Variation], spec: AgentSpec
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Find a temperature for a client without that setting: its workers would not differ."""
+    for index, row in enumerate(vary):
+        adapter = spec.adapter if row.task is None else row.task.agent.adapter
+        if row.temperature is None or adapter not in EVERY or adapter in WITH_TEMPERATURE:
+            continue
+        is_mapping = find(tree, *path, "vary", "temperature") is not None
+        what = f"Shoal has no way to give {adapter} a temperature, so its workers would not differ by it"
+        known = f"vary `model` or `prompt`, or use an agent that takes one: python, {', '.join(WITH_TEMPERATURE)}"
+        yield (*path, "vary", *(() if is_mapping else (index,)), "temperature"), f"{what}; {known}"
+        return
+
+
+def list_vary_agents(step: Node) -> list[Node]:
+    """List what `vary` of *step* gives as agents."""
+    match find(step, "vary"):
+        case Items(items=rows):
+            found = [find(row, "agent") for row in rows]
+        case Fields() as columns:
+            column = find(columns, "agent")
+            found = list(column.items) if isinstance(column, Items) else [column]
+        case _:
+            found = []
+    return [agent for agent in found if agent is not None]
+
+
+def has_agent_for_each(step: Node) -> bool:
+    """Return whether `vary` of *step* gives each worker an agent, so that the step needs none."""
+    vary, agents = find(step, "vary"), list_vary_agents(step)
+    if isinstance(vary, Fields) and len(agents) == 1 and not isinstance(find(vary, "agent"), Items):
+        return True
+    return vary is not None and 0 < len(agents) == _count(vary)
 
 
 def _count(vary: Node) -> int:
