@@ -139,3 +139,10 @@ def test_the_only_ready_client_is_taken_and_named(repo: Path, tmp_path: Path) ->
     assert alone.code == 0, alone.err
     assert "agent claude: the only client that is ready here" in alone.out
     assert (several.code, "claude and codex are ready here: add `--agent claude`" in several.err) == (2, True)
+
+
+def test_work_on_a_node_is_called_after_its_prompt_too(repo: Path, shoal: Shoal) -> None:
+    done = shoal("run", "--task", "Fix the login test", "--command", "sh -c 'echo > x'", "--on", "pipe:1", "--json")
+
+    (worker,) = json.loads(done.out)["steps"][0]["worker_results"]
+    assert (done.code, worker["branch"].rpartition("/")[0]) == (0, "agent/fix-login-test")

@@ -77,7 +77,7 @@ class SessionOrderParts:
             order = decode_model(document["order"], WorkerOrder, given)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadInput(f"the order of a session cannot be read: {error}"[:500]) from None
-        if f"{order.step}-{order.hex}" != session:
+        if f"{order.label or order.step}-{order.hex}" != session:
             raise BadInput("the order is for another session")
         return cls(order, given)
 
