@@ -16,7 +16,7 @@ SRC = TESTS.parent / "src" / "shoal"
 # A room may import the rooms named here, itself, and nothing else of ours.
 LOW = "errors model"
 MIDDLE = f"{LOW} proc patterns pipeline adapters sandboxes git store"
-UPPER = f"{MIDDLE} agent workspaces limits gateway talk"
+UPPER = f"{MIDDLE} agent workspaces limits gateway talk databases"
 EVERYTHING = f"{UPPER} sessions contracts executors steps merge runs nodes doctor dashboard mcp"
 MAY_IMPORT = {
     "errors": "",
@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "gateway": f"{LOW} proc store",
     "talk": f"{LOW} store gateway",
     "agent": MIDDLE,
+    "databases": f"{LOW} proc store gateway",
     "workspaces": f"{LOW} proc sandboxes git store",
     "limits": MIDDLE,
     "contracts": f"{UPPER} sessions",
@@ -64,7 +65,8 @@ ONE_DOOR = {
     "os.killpg": "proc",
     "signal.pidfd_send_signal": "proc",
     "sqlite3": "store",
-    "psycopg": "store",
+    "psycopg": "store databases",
+    "psycopg_pool": "databases",
     "ruamel": "pipeline",
     "yaml": "pipeline",
     "typer": "cli",
@@ -93,10 +95,11 @@ PROGRAMS = {
     "executors/install_program.py",
     "gateway/listen_program.py",
     "talk/talk_program.py",
+    "databases/server_program.py",
     "doctor/attack.py",
 }
 
-HEAVY = "acp asyncio ctypes mcp opentelemetry pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
+HEAVY = "acp asyncio ctypes mcp opentelemetry psycopg pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients", "faults"}
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

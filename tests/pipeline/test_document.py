@@ -150,7 +150,18 @@ def test_every_mistake_in_an_environment_is_told_at_once() -> None:
         ("max_concurrent_workers: 0", "2:35: `max_concurrent_workers` must be at least 1, not 0"),
         ("max_concurrent_workers: 1001", "2:35: `max_concurrent_workers` must be at most 1000, not 1001"),
         ("isolation_strategy: overlai", "2:31: `isolation_strategy` cannot be 'overlai'; did you mean `overlay`?"),
-        ("database_strategy: shared", "2:30: database_strategy: shared is not supported; use per_agent"),
+        (
+            "database_strategy: shard",
+            "2:30: `database_strategy` cannot be 'shard'; did you mean `shared`?",
+        ),
+        (
+            "database: 'postgresql://me:word@db/x'",
+            "2:21: a password does not belong in a file; put the address in a variable: `{from: HOST_NAME}`",
+        ),
+        (
+            "database: mysql://db/x",
+            "2:21: 'mysql://db/x' is not a server; write `postgresql://user@host/name` or `{from: NAME}`",
+        ),
         ("cleanup_on_complete: no", "2:32: `cleanup_on_complete` must be true or false, not 'no'"),
         ("merge: sqash", "2:18: `merge` cannot be 'sqash'; did you mean `squash`?"),
         ("sandbox: bublewrap", "2:20: `sandbox` cannot be 'bublewrap'; did you mean `bubblewrap`?"),

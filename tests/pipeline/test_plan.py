@@ -4,6 +4,7 @@ import pytest
 
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import AgentSpec
+from shoal.model.database import DatabaseSettings
 from shoal.model.plan import Plan
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
@@ -81,6 +82,18 @@ def test_the_runtime_reaches_the_plan() -> None:
 
     assert (made.isolation_strategy, made.sandbox, made.cleanup_on_complete) == ("worktree", "landlock", False)
     assert made.working[0].task.network is Network.HOST
+
+
+def test_a_shared_database_is_on_our_own_server_or_on_a_named_one() -> None:
+    own = planned("runtime: {database_strategy: shared}\n" + with_step("expect: any"))
+    named = planned("runtime: {database_strategy: shared, database: {from: DB}}\n" + with_step("expect: any"), DB="x")
+
+    assert own.database == DatabaseSettings(is_shared=True)
+    assert named.database == DatabaseSettings(is_shared=True, url_from="DB")
+    with pytest.raises(BadDocument, match="`database` names a server: add `database_strategy: shared`"):
+        planned("runtime: {database: 'postgresql://db/x'}\n" + with_step("expect: any"))
+    with pytest.raises(BadDocument, match="the host has no variable `NO_SUCH`"):
+        planned("runtime: {database_strategy: shared, database: {from: NO_SUCH}}\n" + with_step("expect: any"))
 
 
 def test_the_shape_of_seed_001_gives_the_hint() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shoal import AgentCoordinator, AgentFailed, Task
-from shoal.errors import AllFailed, BadInput, QuorumMissed, Unavailable, UnknownName
+from shoal.errors import AllFailed, BadInput, QuorumMissed, UnknownName
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.model.task import TaskLike
@@ -73,8 +73,10 @@ def test_the_seeds_own_configuration_is_taken_as_it_stands_by_a_plain_script(rep
     assert statuses(results) == ["succeeded"]
     with pytest.raises(UnknownName, match="max_concurrent_agents"):
         AgentCoordinator(repo, config={"max_concurent_agents": 5})
-    with pytest.raises(Unavailable, match="shared"):
-        AgentCoordinator(repo, config={**SEED_CONFIG, "database_strategy": "shared"})
+    with pytest.raises(UnknownName, match="shared"):
+        AgentCoordinator(repo, config={**SEED_CONFIG, "database_strategy": "shard"})
+    with pytest.raises(BadInput, match="add database_strategy='shared'"):
+        AgentCoordinator(repo, config={**SEED_CONFIG, "database": "postgresql://db/x"})
 
 
 async def test_a_task_starts_when_its_needs_ended_well_and_from_their_work(repo: Path) -> None:

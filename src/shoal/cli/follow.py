@@ -166,6 +166,7 @@ def make_request(
         sandbox=plan.sandbox,
         cleanup=plan.cleanup_on_complete,
         keep_database=plan.keep_database,
+        database=plan.database,
         checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
         approve_all=approve_all,

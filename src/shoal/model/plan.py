@@ -7,6 +7,7 @@ from shoal.model.artifact import Artifact, Injection
 from shoal.model.budget import SpendingLimit
 from shoal.model.conflict_rule import ConflictRule, Merging
 from shoal.model.contract import AgentReview, CommandContract, Contract
+from shoal.model.database import DatabaseSettings
 from shoal.model.executable_files import ExecutableRules
 from shoal.model.gate import Gate
 from shoal.model.gateway import Upstream
@@ -197,6 +198,8 @@ class Plan:
     sandbox: str = "bubblewrap"
     cleanup_on_complete: bool = True
     keep_database: bool = False
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    """Where agents have their databases."""
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are saved while it works; `None` means never."""
     history: HistoryLimit = HistoryLimit()

@@ -8,6 +8,7 @@ from pathlib import Path
 from shoal.errors import BadInput, UnknownName
 from shoal.model.agent import CLIENTS, AgentSpec
 from shoal.model.conflict_rule import ConflictRule, Merging
+from shoal.model.database import SHARED, DatabaseSettings
 from shoal.model.gateway import LOGINS, USUAL_FORMATS, Upstream, with_logins
 from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
 from shoal.model.resolved_task import ResolvedTask
@@ -52,6 +53,7 @@ def plan(
     how = None if how is None else replace(how, places=merging_places(document.tree, document.name))
     settling.resolver(how)
     folders, upstreams = tool_folders(settling), resolve_upstreams(settling)
+    database = resolve_database(settling)
     if problems := [*settling.problems, *(() if is_trial else find_missing_inputs(document, chosen.path, given))]:
         raise BadDocument(problems)
     runtime = document.shape.runtime
@@ -64,6 +66,7 @@ def plan(
         sandbox=runtime.sandbox,
         cleanup_on_complete=runtime.cleanup_on_complete,
         keep_database=runtime.keep_database,
+        database=database,
         history=runtime.history.limit,
         checkpoint_seconds=runtime.checkpoints.seconds if runtime.checkpoints else None,
         notify=runtime.notify.to_notify(),
@@ -100,6 +103,21 @@ def resolve_upstreams(settling: StepResolver) -> tuple[Upstream, ...]:
             why = f"the model `{LOGINS[login]}` has a key already; remove that, or the login"
             settling.refuse(("gateway", "logins", number), why)
     return with_logins(found, logins)
+
+
+def resolve_database(settling: StepResolver) -> DatabaseSettings:
+    """Say where agents have their databases; a server that is named, but for no use, is noted as a problem."""
+    runtime = settling.document.shape.runtime
+    given = runtime.database
+    if given is not None and runtime.database_strategy != SHARED:
+        settling.refuse(("runtime", "database"), "`database` names a server: add `database_strategy: shared`")
+    if isinstance(given, FromHost) and given.variable not in settling.environ:
+        settling.refuse(("runtime", "database", "from"), f"the host has no variable `{given.variable}`; set it")
+    return DatabaseSettings(
+        is_shared=runtime.database_strategy == SHARED,
+        url=given if isinstance(given, str) else "",
+        url_from=given.variable if isinstance(given, FromHost) else "",
+    )
 
 
 def agent(document: Document, name: str, *, environ: Mapping[str, str]) -> AgentSpec:

@@ -34,6 +34,7 @@ from shoal.pipeline.value_types import (
     MISPLACED,
     AdapterName,
     Condition,
+    DatabaseField,
     DatabaseName,
     Env,
     FailureRule,
@@ -70,7 +71,9 @@ class RuntimeShape(Shape):
     isolation_strategy: IsolationName = "auto"
     """The kind of workspace: `overlay`, a git `worktree`, a plain `directory`, or `auto` (overlay, else worktree)."""
     database_strategy: DatabaseName = "per_agent"
-    """`per_agent` gives each agent its own SQLite file."""
+    """`per_agent` gives each agent its own SQLite file; `shared` a role and a schema on one PostgreSQL server."""
+    database: DatabaseField | None = None
+    """With `shared`, a server of yours: `postgresql://…` without a password, or `{from: HOST_NAME}`."""
     auto_merge: bool = False
     """Merge successful work when the run ends; short for `merge: auto`."""
     merge: MergingField | None = None

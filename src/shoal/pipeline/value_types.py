@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from shoal.errors import UnknownName
+from shoal.model.database import DATABASES, SCHEMES
 from shoal.model.limits import BadLimit, ResourceLimits
 from shoal.model.retry import KEYS, BadRetry, Retry
 from shoal.model.status import FAILURE_RULES, MOST_WANTED
@@ -115,10 +117,20 @@ Env = Annotated[
 ]
 
 
-def _per_agent(value: str) -> str:
-    if value == "shared":
-        raise wrong("database_strategy: shared is not supported; use per_agent")
-    return value
+def _server(value: object) -> str | FromHost:
+    found = read_variable(value)
+    if isinstance(found, FromHost):
+        return found
+    try:
+        parts = urlsplit(found)
+        is_good, has_password = found.startswith(SCHEMES), parts.password or "password" in parts.query
+    except ValueError:
+        is_good, has_password = False, None
+    if has_password:
+        raise wrong("a password does not belong in a file; put the address in a variable: `{from: HOST_NAME}`")
+    if not is_good:
+        raise wrong(f"{show_value(value)} is not a server; write `postgresql://user@host/name` or `{{from: NAME}}`")
+    return found
 
 
 def _failure_rule(value: object) -> object:
@@ -187,7 +199,8 @@ IsolationName = Annotated[str, one_of("isolation_strategy", *WORKSPACE_NAMES)]
 SandboxName = Annotated[str, one_of("sandbox", *KINDS)]
 
 
-DatabaseName = Annotated[str, one_of("database_strategy", "per_agent"), BeforeValidator(_per_agent)]
+DatabaseName = Annotated[str, one_of("database_strategy", *DATABASES)]
+DatabaseField = Annotated[str | FromHost, PlainValidator(_server, json_schema_input_type=str | dict[str, str])]
 FailureRule = Annotated[str, BeforeValidator(_failure_rule)]
 Retrying = Annotated[Retry, PlainValidator(_retry)]
 

@@ -132,6 +132,11 @@ class Process:
         self._reaped = False
         self._is_left = False
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process itself has ended."""
+        return self._gone.is_set()
+
     async def wait(self) -> Exit:
         """Wait for the process's own exit and then, at most a second, for the rest of its output."""
         await self._drained.wait()

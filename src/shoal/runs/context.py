@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shoal.adapters.client import this_host
+from shoal.databases.kind import Databases
+from shoal.databases.own_server import clear_own_servers
 from shoal.errors import BadInput, Broken, Unavailable
 from shoal.gateway.gateway import open_gateway
 from shoal.git.refs import pin, refuse_blocked_names, unpin
@@ -20,7 +22,7 @@ from shoal.limits.choose import choose
 from shoal.limits.guard import open_guard
 from shoal.limits.kind import Enforcer
 from shoal.model.budget import ScopedBudget, Spending
-from shoal.model.events import SessionEnded
+from shoal.model.events import SessionEnded, Waiting
 from shoal.model.gateway import Recording
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
@@ -39,7 +41,7 @@ from shoal.runs.recovery import Recovery, reconcile, reconcile_run
 from shoal.runs.request import RunRequest, assert_unowned
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
-from shoal.sessions.session_dir import User
+from shoal.sessions.session_dir import User, own_folder
 from shoal.sessions.setup.project import project_ready
 from shoal.sessions.toolchain import search_path
 from shoal.steps.resolve_task import without_secret_label
@@ -57,6 +59,8 @@ from shoal.workspaces.base_checkouts import base_ready
 from shoal.workspaces.remove import Trash
 
 AGENT_UID = 1000
+MOST_SESSIONS = 50
+"""For how many sessions at a time a database server of ours has room, if the plan names no more."""
 OWN_SECONDS = 5.0  # a recovery owns a run for a moment
 
 
@@ -117,7 +121,9 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
             await pin(context.repository, context.run, context.base.commit)
         settled = replace(settled, notes=(*settled.notes, *rebuilt, *recovery.notes))
         recovery = replace(recovery, rebuilt=tuple(rebuilt))
-        yield OpenRun(context=context, plan=settled, equipment=equipment, recovery=recovery)
+        async with _databases(context, request, plan) as databases:
+            context = replace(context, databases=databases)
+            yield OpenRun(context=context, plan=settled, equipment=equipment, recovery=recovery)
 
 
 async def _with_recording(context: RunContext, request: RunRequest, plan: Plan) -> RunContext:
@@ -132,6 +138,33 @@ async def _with_recording(context: RunContext, request: RunRequest, plan: Plan) 
     # With the same dates, a replay's commits have the same names, which agents see in their history.
     identity = replace(context.repository.identity, date=int(date))
     return replace(context, recording=recording, repository=replace(context.repository, identity=identity))
+
+
+@contextlib.asynccontextmanager
+async def _databases(context: RunContext, request: RunRequest, plan: Plan) -> AsyncIterator[Databases | None]:
+    """Hold the server for the databases of all sessions, if they share one."""
+    await clear_own_servers(context.paths, context.run)
+    if not request.database.is_shared:
+        yield None
+        return
+    try:
+        from shoal.databases.shared import DatabaseOrder, open_shared_database  # imports psycopg, for its users only
+    except ImportError as missing:
+        what, remedy = "database_strategy: shared", "run: pip install 'shoal[postgres]'"
+        raise Unavailable(what, f"{missing.name} is not installed", remedy) from None
+
+    order = DatabaseOrder(
+        run=context.run,
+        paths=context.paths,
+        url=request.database.find_url(request.environ),
+        sockets=own_folder(),
+        sessions=max(plan.max_concurrent, MOST_SESSIONS),
+        environ=request.environ,
+        exports=request.keep_database,
+        on_wait=lambda reason: context.ledger.post(Waiting(run=context.run, reason=context.mask.text(reason))),
+    )
+    async with open_shared_database(order) as databases:
+        yield databases
 
 
 def _count_spent(context: RunContext, plan: Plan) -> None:

@@ -17,6 +17,7 @@ from typing import Self
 from shoal.adapters.command import CommandAdapter as CommandAdapter
 from shoal.errors import BadInput
 from shoal.model.agent import AgentSpec
+from shoal.model.database import DatabaseSettings
 from shoal.model.events import RunEnded, RunStarted, StepEnded, StepStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.masking import name_short_secrets
@@ -48,8 +49,8 @@ class IsolatedAgentSession:
     The program that holds it open can read and write its workspace, whoever the user is, so it is a linked worktree
     unless another strategy is requested. *secrets* are names of variables to take from the host's environment; their
     values are masked in all output. *permissions* are frozen when it is created. With *keep_database*, the agent's
-    own database is stored with its results. All paths are known before it is opened; `with` and `async with` create
-    them.
+    own database is stored with its results. *database_strategy* and *database* are as in the settings of a coordinator.
+    All paths are known before it is opened; `with` and `async with` create them.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class IsolatedAgentSession:
         secrets: Sequence[str] = (),
         permissions: Permissions | Mapping[str, object] | None = None,
         keep_database: bool = False,
+        database_strategy: str = "per_agent",
+        database: str | Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         environ = dict(os.environ if environ is None else environ)
@@ -80,14 +83,14 @@ class IsolatedAgentSession:
             strategy=isolation_strategy,
             sandbox=sandbox,
             keep_database=keep_database,
+            database=DatabaseSettings.of(database_strategy, database),
             run=f"{session_id}-{time.strftime('%Y%m%d')}-{token_hex(2)}",
         )
-        agent = AgentSpec(name=session_id, adapter="command", command=("true",))
         self._secrets = _host_variables(secrets, environ)
         self._task = ResolvedTask(
             name=session_id,
             prompt="",
-            agent=agent,
+            agent=AgentSpec(name=session_id, adapter="command", command=("true",)),
             network=Network(network),
             limits=self._limits,
             env={**(env or {}), **self._secrets},

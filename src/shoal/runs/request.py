@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import BadInput, ExitCode, Unavailable, UnknownName
+from shoal.errors import BadInput, ExitCode, UnknownName
 from shoal.git.closure import OnGather
 from shoal.model.budget import SpendingLimit
+from shoal.model.database import DatabaseSettings
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.plan import CHECKPOINT_SECONDS, Plan, Stage
@@ -27,7 +28,6 @@ class StopSignal(asyncio.Event):
 
 
 MODES = ("process", "thread")
-DATABASES = ("per_agent", "shared")
 SPELLINGS = {"max_concurrent_agents": "max_concurrent", "max_concurrent_workers": "max_concurrent"}
 
 
@@ -71,6 +71,7 @@ class RunRequest:
     sandbox: str = "bubblewrap"
     cleanup: bool = True
     keep_database: bool = False
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are saved while it works; `None` means never."""
     fleet: ResourceLimits | None = None
@@ -97,6 +98,8 @@ class Settings:
     isolation_strategy: str = "auto"
     execution_mode: str = "process"
     database_strategy: str = "per_agent"
+    database: str | Mapping[str, str] | None = field(default=None, repr=False)
+    """With `shared`, the address of a PostgreSQL server, or `{"from": NAME}`; by default Shoal starts one."""
     resource_limits: ResourceLimits | Mapping[str, object] | None = None
     fleet_limits: ResourceLimits | Mapping[str, object] | None = None
     auto_merge: bool = False
@@ -135,10 +138,7 @@ class Settings:
             SpendingLimit.read(self.budget)
         if self.rewind and self.resume is None:
             raise BadInput("rewind names sessions of an earlier run; name that run with resume")
-        if self.database_strategy not in DATABASES:
-            raise UnknownName("database_strategy", str(self.database_strategy), DATABASES)
-        if self.database_strategy == "shared":
-            raise Unavailable("database_strategy: shared", "it is not supported", "use per_agent")
+        self.databases  # noqa: B018 - raises for invalid ones
 
     def under(self, config: Mapping[str, Any] | None) -> "Settings":
         """Apply *config* on top; every key of seed 002's configuration is known."""
@@ -147,6 +147,11 @@ class Settings:
             if SPELLINGS.get(key, key) not in known:
                 raise UnknownName("key of the configuration", str(key), (*known, *SPELLINGS))
         return replace(self, **{SPELLINGS.get(key, key): value for key, value in (config or {}).items()})
+
+    @property
+    def databases(self) -> DatabaseSettings:
+        """Where agents have their databases."""
+        return DatabaseSettings.of(self.database_strategy, self.database)
 
     @property
     def limits(self) -> ResourceLimits | None:

@@ -138,6 +138,7 @@ def find_resumable(
         sandbox=run.wall or plan.sandbox,
         cleanup=plan.cleanup_on_complete,
         keep_database=plan.keep_database,
+        database=plan.database,
         checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
         approve_all=planned is not None and planned.options.get("approve_all") == "yes",

@@ -324,6 +324,7 @@ def _run_request(folder: Path, settings: Settings) -> RunRequest:
         sandbox=settings.sandbox,
         cleanup=settings.cleanup_on_complete,
         keep_database=settings.keep_database,
+        database=settings.databases,
         checkpoint_seconds=settings.checkpoint_seconds,
         fleet=settings.fleet,
         grace=settings.grace,

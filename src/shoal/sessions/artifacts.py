@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from shoal.databases.session_database import SessionDatabase
 from shoal.errors import FAULTS, Broken
 from shoal.model.artifact import Artifact, ProducedArtifact, fault
 from shoal.model.command import Command
@@ -229,6 +230,8 @@ async def keep_database(session: Session) -> KeptDatabase:
     context, directory = session.context, session.directory
     if not context.keeps_database:
         return KeptDatabase()
+    if directory.shared is not None:
+        return await _export_database(session, directory.shared)
     folder, name = directory.database.parent, directory.database.name
     names = [f"{name}{ending}" for ending in ENDINGS]
     try:
@@ -244,6 +247,20 @@ async def keep_database(session: Session) -> KeptDatabase:
     copies = {label: file.content for label, file in zip(names, found, strict=True) if file.state == "file"}
     paths_kept = keep_bytes(context, session.id, copies)
     return KeptDatabase(artifacts={"database": paths_kept[name]})
+
+
+async def _export_database(session: Session, database: SessionDatabase) -> KeptDatabase:
+    """Store what a session has on the database server as SQL."""
+    context, name = session.context, f"agent_{session.id}.sql"
+    if context.databases is None:
+        return KeptDatabase()
+    try:
+        content = await context.databases.export(database, DATABASE_BYTES)
+    except FAULTS as error:
+        return KeptDatabase(unkept=(f"{name}: it could not be exported: {error or 'it took too long'}",))
+    if content is None:
+        return KeptDatabase()
+    return KeptDatabase(artifacts={"database": keep_bytes(context, session.id, {name: content})[name]})
 
 
 def _is_fine(file: FoundFile) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.databases.kind import Databases
 from shoal.gateway.budget import BudgetBook
 from shoal.gateway.kind import ModelGateway
 from shoal.git.closure import OnGather
@@ -77,6 +78,8 @@ class RunContext:
     on_gather: OnGather | None = field(default=None, repr=False)
     gateway: ModelGateway | None = field(default=None, repr=False)
     """The way of agents on `network: gateway` to their models; its processes run once an agent needs them."""
+    databases: Databases | None = field(default=None, repr=False)
+    """The server on which sessions have their databases; `None` where each has a SQLite file."""
     recording: Recording | None = None
     """Where what agents ask their models is recorded, or answered from; `None` in most runs."""
     budgets: BudgetBook = field(default_factory=BudgetBook, repr=False)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from shoal.databases.session_database import SessionDatabase
 from shoal.errors import ShoalError
 from shoal.limits.kind import LimitGroup, ResourceUsage
 from shoal.model.command import Command
@@ -50,6 +51,8 @@ class SessionBounds:
     full_seconds: float = FULL_SECONDS
     unread: Callable[[], Awaitable[int]] | None = None
     """Counts what is in those folders although we may not read it, where that is possible."""
+    database: SessionDatabase | None = None
+    """What it has on a database server, which does not work in its group."""
     clock: WorkClock = field(default_factory=WorkClock)
     """Counts the agent's time, except while it is frozen."""
     pace: PollInterval = field(default_factory=PollInterval)
@@ -69,7 +72,7 @@ class SessionBounds:
         breach = self.group.breach()
         if breach and (breach == "memory" or failed):
             return breach
-        return "disk" if self.fills_its_disk else None
+        return "disk" if self.fills_its_disk or (self.database is not None and self.database.is_full) else None
 
     def is_crowded(self, usage: ResourceUsage) -> bool:
         """Return whether it has nearly as many processes as it may have."""
@@ -113,6 +116,8 @@ class _LimitWatch:
 
     async def look(self, now: float) -> str | None:
         """Poll once; an agent that used no CPU since, and had no problem, has done nothing."""
+        if self._bounds.database is not None and self._bounds.database.is_full:
+            return "disk"
         spent = self._bounds.group.cpu_seconds()
         is_idle = spent is not None and spent == self._spent and not self._pressed and self._full is None
         if is_idle and now - self._walked < IDLE_SECONDS:

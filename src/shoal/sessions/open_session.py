@@ -4,8 +4,10 @@ import contextlib
 import functools
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
+from shoal.databases.session_database import SessionDatabase
 from shoal.git.gitdir import user_config, write_gitdir, write_refs
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import assert_room
@@ -61,10 +63,11 @@ async def _filled(
         os.mkdir(session_dir, 0o700)  # noqa: PTH102
     workspace: Workspace | None = None
     try:
-        async with _disk(context, worker, session_dir, path) as disk:
+        async with _disk(context, worker, session_dir, path) as disk, _shared_database(context, worker) as shared:
             with hold_session_dir(
                 session_dir, worker.session, files, user, disk=disk, database=worker.database, written=spare.written
-            ) as directory:
+            ) as private:
+                directory = replace(private, shared=shared)
                 _user_config(context, directory)
                 order = _order(context, worker, path, disk, ready.trees, is_mounted=spare.is_mounted)
                 async with _kind(context, is_seen=is_seen).open(order) as workspace:
@@ -122,6 +125,16 @@ async def _disk(context: RunContext, worker: WorkerSpec, session_dir: Path, path
     ours = context.base.index.stat().st_size + (0 if has_layers else context.base.bytes)
     async with open_disk(session_dir, (worker.limits.disk_bytes or 0) + ours, None if has_layers else path) as disk:
         yield disk
+
+
+@contextlib.asynccontextmanager
+async def _shared_database(context: RunContext, worker: WorkerSpec) -> AsyncIterator[SessionDatabase | None]:
+    """Hold what the session has on the run's database server, if there is one."""
+    if context.databases is None:
+        yield None
+        return
+    async with context.databases.hold_session(worker.session, worker.limits.disk_bytes) as database:
+        yield database
 
 
 def _order(

@@ -274,7 +274,7 @@ def agent_command(
     needs = (*invocation.needs, *(talk_needs(model.talk) if model else ()))
     policy = context.policy(
         token=secrets.token_hex(8),
-        read=(directory.inputs, *shown, *needs, *grant.read(workspace.path)),
+        read=(*directory.shown, *shown, *needs, *grant.read(workspace.path)),
         write=(*grant.write(workspace.path), directory.git, directory.own),
         covers=covers,
         layers=workspace.layers,
@@ -335,6 +335,7 @@ def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
         meter=session.control.meter,
         record=partial(_note_sample, session),
         unread=counter(context, folders),
+        database=directory.shared,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.databases.session_database import SessionDatabase
 from shoal.errors import Broken
 
 PORTS_PER_SESSION = 10
@@ -44,6 +45,8 @@ class SessionDir:
     session: str
     port: int
     database_name: str | None = None
+    shared: SessionDatabase | None = None
+    """What it has on the server that all sessions share, with `database_strategy: shared`."""
 
     @functools.cached_property
     def own(self) -> Path:
@@ -74,6 +77,11 @@ class SessionDir:
         """What it gets to read: prompts, permissions, and files that cover others (passwd, group, `.git`)."""
         return self.path / "input"
 
+    @property
+    def shown(self) -> tuple[Path, ...]:
+        """The folders that its sandbox shows read-only: what it gets to read, and the socket of its database."""
+        return (self.inputs,) if self.shared is None else (self.inputs, self.shared.folder)
+
     @functools.cached_property
     def opened(self) -> Path:
         """A file whose time is when the agent was started."""
@@ -88,6 +96,11 @@ class SessionDir:
     def is_opened(self) -> bool:
         """Say whether what lies in the workspace may be the agent's work; before that it is set-up's."""
         return self.opened.exists() or not self.unopened.exists()
+
+    @property
+    def database_names(self) -> frozenset[str]:
+        """The variables that name what it has on a database server."""
+        return frozenset() if self.shared is None else frozenset(self.shared.environment())
 
     def environment(self) -> dict[str, str]:
         """Return the variables that name it, as agents and their tools expect them."""
@@ -107,8 +120,7 @@ class SessionDir:
             "LANG": "C.UTF-8",
             "TERM": "dumb",
             "SHOAL_PORT": str(self.port),
-            "SHOAL_DATABASE_URL": url,
-            "DATABASE_URL": url,
+            **(self.shared.environment() if self.shared else {"SHOAL_DATABASE_URL": url, "DATABASE_URL": url}),
             "COMPOSE_PROJECT_NAME": f"shoal-{self.session}",
             "SHOAL_SESSION": self.session,
             "SHOAL_PROMPT_FILE": f"{inputs}/prompt.md",
@@ -194,6 +206,11 @@ def _ports_held() -> Iterator[int]:
             os.close(fd)
         return
     raise Broken(f"all {BLOCKS} blocks of ports are in use")
+
+
+def own_folder() -> Path:
+    """Return the folder with a short path that all Shoals of this user share: locks, and sockets of databases."""
+    return Path(_own_folder())
 
 
 def _own_folder() -> str:

@@ -92,6 +92,11 @@ class StatePaths:
         return self.root / "runs"
 
     @functools.cached_property
+    def databases(self) -> Path:
+        """The folder of what runs have on PostgreSQL servers, and of the files of servers of our own."""
+        return self.root / "databases"
+
+    @functools.cached_property
     def requests(self) -> Path:
         """The folder of requests to runs."""
         return self.root / "requests"

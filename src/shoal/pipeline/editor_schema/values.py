@@ -169,7 +169,6 @@ TAKES: Mapping[str, Made] = {
     "fields._argv": lambda inner: COMMAND,
     "script._shell": _command,
     "python_agent._reply": lambda inner: REPLY,
-    "value_types._per_agent": lambda inner: inner,
     "value_types._adapter": lambda inner: {**inner, "enum": [*OWN, *list_plugin_names()]},
 }
 """By the validator's module and name."""

@@ -74,10 +74,10 @@ def _setup_command(session: Session, setup: Setup) -> tuple[Command, Policy]:
         client = worker.adapter.client
         env = without_keys(env, session_upstreams(context.upstreams, worker.task, client, context.environ))
     if not setup.is_each:
-        env = {name: text for name, text in env.items() if name not in OWN_NAMES}
+        env = {name: text for name, text in env.items() if name not in OWN_NAMES | directory.database_names}
     policy = context.policy(
         token=secrets.token_hex(8),
-        read=(directory.inputs, *tools.read, *show_folders(context.toolchains).read),
+        read=(*directory.shown, *tools.read, *show_folders(context.toolchains).read),
         write=(workspace.path, directory.git, directory.own),
         covers=(*identity_covers(session), *root_covers(context)),
         layers=workspace.layers,
