@@ -72,6 +72,8 @@ bench: setup
 	.venv/bin/python scripts/bench_gateway.py
 	.venv/bin/python -m scripts.bench_dag
 	.venv/bin/python -m scripts.bench_merge
+	.venv/bin/python -m scripts.bench_database
+	.venv/bin/python -m scripts.bench_ledger
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

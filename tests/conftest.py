@@ -11,12 +11,15 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from tests import outside
+
+if TYPE_CHECKING:
+    from tests.postgres import Server
 
 BEFORE = pytest.StashKey[set[Path]]()
 DEEP_SECONDS = 400
@@ -145,3 +148,14 @@ def repo(tmp_path: Path) -> Path:
 def new_repo(tmp_path: Path) -> Callable[..., Path]:
     """Make more repositories below the test's own folder."""
     return lambda name, files=5: make_repo(tmp_path / name, files)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator["Server"]:
+    """Run a PostgreSQL server for all tests of this process."""
+    from tests.postgres import Server  # imports psycopg, which most tests do without
+
+    running = Server("max_connections=300")
+    running.start()
+    yield running
+    running.close()

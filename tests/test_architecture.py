@@ -76,7 +76,7 @@ ONE_DOOR = {
     "argparse": "cli testing/model/__main__.py",
     "print": "cli testing/model/__main__.py",
     "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
-    "os.environ": "cli sessions runs doctor git gateway/process.py",
+    "os.environ": "cli sessions runs doctor git gateway/process.py store/choice.py",
     "os.getenv": "cli sessions runs doctor git",
     "pydantic_ai": "agent",
     "acp": "sessions/acp/turn.py",

@@ -159,6 +159,14 @@ def test_every_mistake_in_an_environment_is_told_at_once() -> None:
             "2:21: a password does not belong in a file; put the address in a variable: `{from: HOST_NAME}`",
         ),
         (
+            "store: {repository: a}",
+            "2:18: `store` is an address, or `{from: HOST_NAME}`, or `{url: ADDRESS}`, with `repository: NAME`",
+        ),
+        (
+            "store: {from: LEDGER, repository: a/b}",
+            "2:18: `repository` cannot be 'a/b'; use letters, digits, `.`, `_` and `-`",
+        ),
+        (
             "database: mysql://db/x",
             "2:21: 'mysql://db/x' is not a server; write `postgresql://user@host/name` or `{from: NAME}`",
         ),

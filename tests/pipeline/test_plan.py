@@ -9,6 +9,7 @@ from shoal.model.plan import Plan
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.status import Rule
+from shoal.model.store import StoreSettings
 from shoal.model.task import Task
 from shoal.pipeline.adhoc import AdhocAgents, adhoc
 from shoal.pipeline.keys.duration import BadDuration, seconds
@@ -94,6 +95,19 @@ def test_a_shared_database_is_on_our_own_server_or_on_a_named_one() -> None:
         planned("runtime: {database: 'postgresql://db/x'}\n" + with_step("expect: any"))
     with pytest.raises(BadDocument, match="the host has no variable `NO_SUCH`"):
         planned("runtime: {database_strategy: shared, database: {from: NO_SUCH}}\n" + with_step("expect: any"))
+
+
+@pytest.mark.parametrize(
+    ("text", "store"),
+    [
+        ("{from: LEDGER}", StoreSettings(url_from="LEDGER")),
+        ("{from: LEDGER, repository: my-app}", StoreSettings(url_from="LEDGER", repository="my-app")),
+        ("postgresql://me@db/x", StoreSettings(url="postgresql://me@db/x")),
+        ("{url: 'postgresql://me@db/x', repository: a}", StoreSettings(url="postgresql://me@db/x", repository="a")),
+    ],
+)
+def test_a_ledger_is_named_by_an_address_or_a_variable(text: str, store: StoreSettings) -> None:
+    assert planned(f"runtime: {{store: {text}}}\n" + with_step("expect: any")).store == store
 
 
 def test_the_shape_of_seed_001_gives_the_hint() -> None:

@@ -16,23 +16,31 @@ from shoal.model.status import Status
 from shoal.store.kind import EventRow, Store
 from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
+from shoal.store.postgres import PostgresStore
 from shoal.store.sqlite import SqliteStore
+from tests.postgres import Server
 
 Open = Callable[[], Store]
 """Open the same store again, as another process does."""
 
 
-def sqlite(folder: Path) -> Store:
+def sqlite(folder: Path, request: pytest.FixtureRequest) -> Store:
     return SqliteStore(StatePaths.of(folder))
 
 
-STORES: Sequence[Callable[[Path], Store]] = (sqlite,)
+def postgres(folder: Path, request: pytest.FixtureRequest) -> Store:
+    server: Server = request.getfixturevalue("server")
+    return PostgresStore(server.url, str(folder))
+
+
+STORES: Sequence[Callable[[Path, pytest.FixtureRequest], Store]] = (sqlite, postgres)
 
 
 @pytest.fixture(params=STORES)
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    make: Callable[[Path], Store] = request.param
-    return lambda: make(tmp_path)
+    make: Callable[[Path, pytest.FixtureRequest], Store] = request.param
+    make(tmp_path, request)  # a server is started before any thread asks for it
+    return lambda: make(tmp_path, request)
 
 
 def step(number: int, run: str = "r") -> StepStarted:
@@ -207,8 +215,8 @@ def test_who_takes_a_run_over_keeps_its_former_owner_from_writing_about_it(reope
     ]
 
 
-async def test_an_owner_that_was_replaced_is_refused_alone(tmp_path: Path) -> None:
-    store = sqlite(tmp_path)
+async def test_an_owner_that_was_replaced_is_refused_alone(reopen: Open) -> None:
+    store = reopen()
     async with open_ledger(store) as former, open_ledger(store) as later:
         await former.claim("r")
         await later.claim("r")

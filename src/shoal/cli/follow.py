@@ -167,6 +167,7 @@ def make_request(
         cleanup=plan.cleanup_on_complete,
         keep_database=plan.keep_database,
         database=plan.database,
+        store=plan.store,
         checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
         approve_all=approve_all,

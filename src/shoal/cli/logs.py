@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
@@ -28,7 +27,7 @@ from shoal.model.events import (
 )
 from shoal.model.results import WorkerResult
 from shoal.store.documents import event_line
-from shoal.store.lock import is_locked
+from shoal.store.following import has_session_log, is_owned, pause
 from shoal.store.lookup import find_session
 from shoal.store.progress import RunTail
 from shoal.store.reader import read_events, read_session
@@ -141,7 +140,7 @@ def command(
     paint = output.paint()
     if not json and chosen.prompt:
         output.print_out(prompt_line(chosen.prompt, paint))
-    if chosen.result is not None and not place.paths.session_db(chosen.session).exists():
+    if chosen.result is not None and not has_session_log(place.paths, chosen.session):
         output.print_err(missing_log_line(chosen.session))
     for recorded in watch.follow() if follow else read_session(place.paths, chosen.session):
         line = event_line(recorded) if json else log_line(recorded.event, paint)
@@ -167,7 +166,7 @@ def _print_run(place: RepositoryState, run: str, *, is_following: bool, json: bo
                 _print_of(event.session, event_line(recorded) if json else end_line(event.result, paint), json=json)
         if tail.is_over or not is_following:
             return 0
-        time.sleep(POLL_SECONDS)
+        pause(place.paths, POLL_SECONDS)
 
 
 def _print_of(session: str, text: str | None, *, json: bool) -> None:
@@ -196,10 +195,10 @@ class Watch:
                 yield recorded
             if is_over:
                 return
-            time.sleep(POLL_SECONDS)
+            pause(self._place.paths, POLL_SECONDS)
 
     def _is_over(self) -> bool:
-        is_alive = is_locked(self._place.paths.run_lock(self._run))
+        is_alive = is_owned(self._place.paths, self._run)
         for recorded in read_events(self._place.paths, self._run, self._seen):
             self._seen = recorded.seq
             match recorded.event:

@@ -18,7 +18,7 @@ from shoal.errors import ExitCode
 from shoal.model.results import exit_code
 from shoal.store.documents import text
 from shoal.store.fold import report
-from shoal.store.lock import is_locked
+from shoal.store.following import is_owned, pause
 from shoal.store.lookup import find_run
 
 POLL_SECONDS = 0.2
@@ -49,9 +49,9 @@ def command(run: Run = None, timeout: Timeout = None, json: Json = False, repo: 
 def _wait_for_end(place: RepositoryState, run: str, limit: float | None) -> bool:
     """Wait until nobody owns *run* any more: then its end is recorded, and all of its processes have ended."""
     end = None if limit is None else time.monotonic() + limit
-    while is_locked(place.paths.run_lock(run)):
+    while is_owned(place.paths, run):
         left = POLL_SECONDS if end is None else end - time.monotonic()
         if left <= 0:
             return False
-        time.sleep(min(POLL_SECONDS, left))
+        pause(place.paths, min(POLL_SECONDS, left))
     return True

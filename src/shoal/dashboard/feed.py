@@ -27,6 +27,7 @@ from shoal.model.events import (
     StepStarted,
 )
 from shoal.store.fold import Fold
+from shoal.store.following import read_stamp
 from shoal.store.killed_runs import find_dead, interrupt_runs
 from shoal.store.paths import StatePaths
 from shoal.store.progress import RunProgress, RunTail
@@ -195,7 +196,7 @@ class SiteFeed:
 
     def read_ledger(self) -> None:
         """Read new events of runs and steps."""
-        if (stamp := _stamp(self.paths)) == self._stamp:
+        if (stamp := read_stamp(self.paths)) == self._stamp:
             return
         self._stamp = stamp
         for recorded in read_events(self.paths, after=self._seen):
@@ -256,16 +257,6 @@ def _sessions(run: RunState) -> Iterator[tuple[str, SessionState]]:
     for step in run.steps.values():
         for session in step.sessions.values():
             yield step.step, session
-
-
-def _stamp(paths: StatePaths) -> tuple[int, ...]:
-    """Return a value that changes whenever the ledger does."""
-    found: list[int] = []
-    for path in (paths.ledger, paths.ledger.with_name(f"{paths.ledger.name}-wal")):
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            found += (status.st_mtime_ns, status.st_size, status.st_ino)
-    return tuple(found)
 
 
 class ChangeFeed:

@@ -19,6 +19,7 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.model.select import Select
 from shoal.model.setup import ToolFolder
 from shoal.model.status import Rule
+from shoal.model.store import StoreSettings
 from shoal.model.task import Task
 
 CHECKPOINT_SECONDS = 300.0
@@ -200,6 +201,8 @@ class Plan:
     keep_database: bool = False
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
     """Where agents have their databases."""
+    store: StoreSettings | None = None
+    """The server of the ledger; `None` leaves it where it is."""
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are saved while it works; `None` means never."""
     history: HistoryLimit = HistoryLimit()

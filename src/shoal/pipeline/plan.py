@@ -67,6 +67,7 @@ def plan(
         cleanup_on_complete=runtime.cleanup_on_complete,
         keep_database=runtime.keep_database,
         database=database,
+        store=runtime.store,
         history=runtime.history.limit,
         checkpoint_seconds=runtime.checkpoints.seconds if runtime.checkpoints else None,
         notify=runtime.notify.to_notify(),

@@ -45,6 +45,7 @@ from shoal.pipeline.value_types import (
     Names,
     Retrying,
     SandboxName,
+    StoreField,
     ToolFolderName,
 )
 
@@ -74,6 +75,8 @@ class RuntimeShape(Shape):
     """`per_agent` gives each agent its own SQLite file; `shared` a role and a schema on one PostgreSQL server."""
     database: DatabaseField | None = None
     """With `shared`, a server of yours: `postgresql://…` without a password, or `{from: HOST_NAME}`."""
+    store: StoreField | None = None
+    """A PostgreSQL server for the ledger: `{from: HOST_NAME}`, with `repository: NAME` if several clones share it."""
     auto_merge: bool = False
     """Merge successful work when the run ends; short for `merge: auto`."""
     merge: MergingField | None = None

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -15,12 +15,14 @@ from shoal.model.database import DATABASES, SCHEMES
 from shoal.model.limits import BadLimit, ResourceLimits
 from shoal.model.retry import KEYS, BadRetry, Retry
 from shoal.model.status import FAILURE_RULES, MOST_WANTED
+from shoal.model.store import StoreSettings
 from shoal.pipeline.fields import OURS, UNKNOWN_KEY, one_of, wrong
 from shoal.pipeline.names import OWN, list_plugin_names
 from shoal.pipeline.problems import key, nearest, show_value
 from shoal.sandboxes.registry import KINDS
 from shoal.workspaces.registry import NAMES as WORKSPACE_NAMES
 
+_REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -199,6 +201,23 @@ IsolationName = Annotated[str, one_of("isolation_strategy", *WORKSPACE_NAMES)]
 SandboxName = Annotated[str, one_of("sandbox", *KINDS)]
 
 
+def _store(value: object) -> StoreSettings:
+    if not isinstance(value, dict):
+        return _store_of(_server(value))
+    rest = {name: item for name, item in value.items() if name not in ("url", "repository")}
+    name = value.get("repository", "")
+    if not isinstance(name, str) or (name and not _REPOSITORY.fullmatch(name)):
+        raise wrong(f"`repository` cannot be {show_value(name)}; use letters, digits, `.`, `_` and `-`")
+    if ("url" in value) == bool(rest):
+        raise wrong("`store` is an address, or `{from: HOST_NAME}`, or `{url: ADDRESS}`, with `repository: NAME`")
+    return replace(_store(value["url"]) if "url" in value else _store_of(_server(rest)), repository=name)
+
+
+def _store_of(found: str | FromHost) -> StoreSettings:
+    return StoreSettings(url=found) if isinstance(found, str) else StoreSettings(url_from=found.variable)
+
+
+StoreField = Annotated[StoreSettings, PlainValidator(_store, json_schema_input_type=str | dict[str, str])]
 DatabaseName = Annotated[str, one_of("database_strategy", *DATABASES)]
 DatabaseField = Annotated[str | FromHost, PlainValidator(_server, json_schema_input_type=str | dict[str, str])]
 FailureRule = Annotated[str, BeforeValidator(_failure_rule)]

@@ -38,7 +38,7 @@ from shoal.runs.preflight import (
     with_commits,
 )
 from shoal.runs.recovery import Recovery, reconcile, reconcile_run
-from shoal.runs.request import RunRequest, assert_unowned
+from shoal.runs.request import RunRequest, assert_unowned, assert_unowned_elsewhere
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import kind_of_workspace, probe_sandbox
 from shoal.sessions.session_dir import User, own_folder
@@ -46,6 +46,8 @@ from shoal.sessions.setup.project import project_ready
 from shoal.sessions.toolchain import search_path
 from shoal.steps.resolve_task import without_secret_label
 from shoal.steps.workers import WorkerSettings
+from shoal.store.choice import choose_store
+from shoal.store.following import find_live
 from shoal.store.known_repositories import register
 from shoal.store.ledger import Ledger, open_ledger
 from shoal.store.lock import hold_lock
@@ -233,6 +235,8 @@ def _make_state(request: RunRequest, repository: Repository) -> StatePaths:
         release_if_full(paths.reserve)
     paths.create()
     exclude_state(repository)
+    choose_store(paths, request.store, request.environ)
+    find_live(paths)  # later, a server that does not answer is waited for; now its address may be wrong
     if request.is_listed:
         register(paths, request.environ)
     return paths
@@ -310,6 +314,7 @@ async def _hold_run(paths: StatePaths, run: str, ledger: Ledger) -> AsyncIterato
         except Broken:
             assert_unowned(paths, run)
             raise
+        assert_unowned_elsewhere(paths, run)
         await ledger.claim(run)
         try:
             yield

@@ -25,6 +25,7 @@ from shoal.sessions.saved_conversations import ConversationKey, keep_conversatio
 from shoal.sessions.seal import SealRequest, seal_work
 from shoal.sessions.session_dir import SessionDir
 from shoal.store.fold import fold
+from shoal.store.following import find_live
 from shoal.store.killed_runs import record_lost_sessions
 from shoal.store.lock import hold_lock, is_locked
 from shoal.store.paths import StatePaths
@@ -104,6 +105,8 @@ async def _reconcile_if_owner(context: RunContext, lock: Path) -> Recovery:
         try:
             held = await stack.enter_async_context(hold_lock(lock, timeout=0))
         except Broken:
+            return Recovery()
+        if lock.stem in find_live(context.paths):
             return Recovery()
         await context.ledger.claim(lock.stem)
         found = await reconcile_run(context, lock.stem)

@@ -14,7 +14,9 @@ from shoal.model.database import DatabaseSettings
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
 from shoal.model.plan import CHECKPOINT_SECONDS, Plan, Stage
+from shoal.model.store import StoreSettings
 from shoal.model.task import AgentLike
+from shoal.store.following import find_live
 from shoal.store.ledger import Listener
 from shoal.store.lock import is_locked, read_holder
 from shoal.store.paths import StatePaths
@@ -72,6 +74,8 @@ class RunRequest:
     cleanup: bool = True
     keep_database: bool = False
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    store: StoreSettings | None = None
+    """The server of the ledger; `None` leaves it where it is."""
     checkpoint_seconds: float | None = CHECKPOINT_SECONDS
     """How often the files of an agent are saved while it works; `None` means never."""
     fleet: ResourceLimits | None = None
@@ -160,7 +164,8 @@ class Settings:
 
     def plan(self, *, steps: tuple[Stage, ...] = (), **parts: Any) -> Plan:  # noqa: ANN401 - its own fields
         """Make a plan of these settings; *parts* are its other fields."""
-        return Plan(name=self.name, steps=steps, budget=self.spending_limit, **parts)
+        own = {"name": self.name, "max_concurrent": self.max_concurrent, "budget": self.spending_limit}
+        return Plan(**{**own, "steps": steps, **parts})
 
     @property
     def spending_limit(self) -> SpendingLimit | None:
@@ -182,3 +187,10 @@ def assert_unowned(paths: StatePaths, run: str) -> None:
     lock = paths.run_lock(run)
     if is_locked(lock):
         raise BadInput(f"{run} is still running ({read_holder(lock)}); `shoal stop {run}` stops it")
+    assert_unowned_elsewhere(paths, run)
+
+
+def assert_unowned_elsewhere(paths: StatePaths, run: str) -> None:
+    """Refuse a run that another machine, which shares the ledger, goes on with."""
+    if (host := find_live(paths).get(run)) is not None:
+        raise BadInput(f"{run} is still running on {host}; `shoal stop {run}` there stops it")

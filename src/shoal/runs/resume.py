@@ -139,6 +139,7 @@ def find_resumable(
         cleanup=plan.cleanup_on_complete,
         keep_database=plan.keep_database,
         database=plan.database,
+        store=plan.store,
         checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
         approve_all=planned is not None and planned.options.get("approve_all") == "yes",

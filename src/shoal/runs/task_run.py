@@ -265,8 +265,7 @@ async def open_task_run(
     if settings.resume is not None:
         paths = StatePaths.of(await home_of(request))
         request = await resume_program(request, paths, settings.resume, settings.rewind)
-    opening = open_run(request, plan)
-    async with opening as opened, contextlib.AsyncExitStack() as held:
+    async with open_run(request, plan) as opened, contextlib.AsyncExitStack() as held:
         context = opened.context
         door = held.enter_context(open_request_door(context))
         history = await _begin(context, plan, request, settings)

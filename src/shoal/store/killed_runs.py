@@ -6,6 +6,7 @@ from dataclasses import replace
 from shoal.model.events import SessionStarted
 from shoal.model.status import Status
 from shoal.store.fold import fold
+from shoal.store.following import find_live
 from shoal.store.ledger import Ledger
 from shoal.store.lock import is_locked
 from shoal.store.paths import StatePaths
@@ -68,7 +69,8 @@ def _read(paths: StatePaths, run: str | None = None) -> Mapping[str, RunState]:
 
 def find_dead(paths: StatePaths, runs: Mapping[str, RunState]) -> set[str]:
     """Find the runs without a recorded end whose owner is dead."""
-    return {name for name, run in runs.items() if _is_open(run) and not is_locked(paths.run_lock(name))}
+    free = {name for name, run in runs.items() if _is_open(run) and not is_locked(paths.run_lock(name))}
+    return free.difference(find_live(paths)) if free else free
 
 
 def interrupt_runs(state: State, names: set[str]) -> State:

@@ -62,7 +62,7 @@ def _is_state(root: Path) -> bool:
     except (OSError, ValueError):
         return False
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return is_ours and (root / "ledger.db").is_file()
+    return is_ours and ((root / "ledger.db").is_file() or (root / "store.json").is_file())
 
 
 def _read_entry(entry: Path) -> Path | None:

@@ -33,6 +33,11 @@ class StatePaths:
         return self.root / "ledger.db"
 
     @functools.cached_property
+    def store_choice(self) -> Path:
+        """The file that names the server of the ledger, if it is on one."""
+        return self.root / "store.json"
+
+    @functools.cached_property
     def reserve(self) -> Path:
         """The file that reserves space for the ledger and for recovery, removed when the disk is full."""
         return self.root / RESERVE

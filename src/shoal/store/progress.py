@@ -33,7 +33,7 @@ from shoal.model.merge import MergeEnded, MergeIntended
 from shoal.model.resources import ResourceSample
 from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.status import Status
-from shoal.store.lock import is_locked
+from shoal.store.following import is_owned
 from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events, read_session
 from shoal.store.run_state import GateState
@@ -346,7 +346,7 @@ class RunTail:
     def read(self) -> Iterator[Recorded]:
         """Yield the new events: the run's, those of each open session, and the run's end last."""
         # Checked first: a run records its last event before it releases its lock.
-        is_alive = is_locked(self._paths.run_lock(self._run))
+        is_alive = is_owned(self._paths, self._run)
         events = list(read_events(self._paths, self._run, self._seen))
         ended = {recorded.event.session for recorded in events if isinstance(recorded.event, SessionEnded)}
         for recorded in events:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shoal.model.events import Recorded, ResourcesSampled
 from shoal.model.resources import ResourceSample
+from shoal.store.choice import open_chosen, read_choice
 from shoal.store.kind import Store
 from shoal.store.paths import StatePaths
 from shoal.store.rebuild import OnRebuilt
@@ -19,6 +20,8 @@ def store_at(paths: StatePaths, on_rebuilt: OnRebuilt | None = None) -> Store:
 
     *on_rebuilt* is called, on the writer's thread, when the ledger was lost or damaged and had to be rebuilt.
     """
+    if (choice := read_choice(paths)) is not None:
+        return open_chosen(choice)
     return SqliteStore(paths) if on_rebuilt is None else SqliteStore(paths, on_rebuilt)
 
 
