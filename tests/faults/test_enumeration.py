@@ -29,6 +29,8 @@ NOT_PASSED = {
     "PermissionDecided": "recorded for agents that ask for permissions",
     "RequestIgnored": "recorded for files that are no requests",
     "RequestTaken": "recorded for requests to stop",
+    "ClaimMade": "advice of an agent, which ends with its session: tests/talk/test_claims.py",
+    "ClaimReleased": "advice of an agent, which ends with its session: tests/talk/test_claims.py",
     "NoteWritten": "recorded after a note was kept, which is a transaction of its own: tests/talk/test_notes.py",
     "TaskQueued": "recorded of queues, whose runs tests/steps/test_queues.py kills and resumes",
     "TaskTaken": "recorded of queues, whose runs tests/steps/test_queues.py kills and resumes",

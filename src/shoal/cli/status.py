@@ -71,6 +71,14 @@ def status_lines(
         yield from _others(others, paint)
 
 
+def claim_lines(run: RunState, now: float) -> Iterator[str]:
+    """Say what running agents are about to change."""
+    for claim in run.claims:
+        if claim.until > now:
+            why = f": {output.flat(claim.why)}" if claim.why else ""
+            yield f"{escape(claim.agent)} claims {escape(claim.pattern)}{why}"
+
+
 def queue_lines(report: RunReport) -> Iterator[str]:
     """Describe how far each queue is."""
     for queue in report.queues:
@@ -119,7 +127,13 @@ def status_document(run: RunState, report: RunReport) -> dict[str, object]:
     """Give the *report* of *run* as a document, with what it waits for and where its work was delivered."""
     deliveries = [delivery.as_fields() for delivery in run.deliveries.values()]
     waits = {} if run.status.is_ended else {"waits_for": run.waits_for}
-    return run_document(report) | {"waiting": waiting_document(run), **waits, "deliveries": deliveries}
+    claims = [claim.as_fields() for claim in run.claims if claim.until > time.time()]
+    return run_document(report) | {
+        "waiting": waiting_document(run),
+        **waits,
+        "deliveries": deliveries,
+        "claims": claims,
+    }
 
 
 def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
@@ -133,7 +147,7 @@ def command(run: Run = None, json: Json = False, repo: Repo = HERE) -> int:
         return 0
     names = [name for name in reversed(list(state.runs)) if name != chosen.run]
     others = [state.runs[name] for name in names[:SHOWN]]  # no others are read: there may be thousands
-    waiting = list(waiting_lines(chosen, output.paint()))
+    waiting = [*claim_lines(chosen, time.time()), *waiting_lines(chosen, output.paint())]
     if chosen.waits_for and not chosen.status.is_ended:
         waiting.insert(0, f"waiting: {escape(chosen.waits_for)}")
     merging = list(merging_lines(chosen, program(), output.paint()))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from shoal.model.claims import ClaimMade, ClaimReleased
 from shoal.model.events import (
     CheckpointKept,
     GateAnswered,
@@ -34,6 +35,7 @@ from shoal.model.merge import (
 from shoal.model.queue import TaskQueued, TaskTaken
 from shoal.model.results import RunReport, StepResult, WorkerResult, sum_usage
 from shoal.model.status import Status
+from shoal.store.claims import ClaimFold
 from shoal.store.queue_counts import QueueFold, count_queues
 from shoal.store.run_state import GateState, RunState, SessionState, State, StepState
 
@@ -165,6 +167,7 @@ class Fold:
         self._sessions: dict[tuple[str, str, str], SessionState] = {}
         self._intents: dict[str, MergeIntended] = {}
         self._overlaps: dict[str, dict[tuple[str, str], Overlap]] = {}
+        self._claims: dict[str, ClaimFold] = {}
         self._queues: dict[str, dict[str, QueueFold]] = {}
 
     def take(self, recorded: Recorded) -> None:
@@ -204,6 +207,9 @@ class Fold:
             case TaskQueued(run=run, queue=name) | TaskTaken(run=run, queue=name) as event:
                 self._run(run, recorded.at)
                 self._queues.setdefault(run, {}).setdefault(name, QueueFold()).take(event)
+            case ClaimMade(run=run) | ClaimReleased(run=run) as event:
+                self._run(run, recorded.at)
+                self._claims.setdefault(run, ClaimFold()).take(event, recorded.at)
             case MergeIntended(run=run) as event:
                 self._intents[run] = event
             case MergeRecorded(run=run, new=new):
@@ -228,7 +234,8 @@ class Fold:
 
     def _whole(self, run: RunState, steps: Mapping[str, StepState]) -> RunState:
         whole = replace(run, steps=steps, overlaps=tuple(self._overlaps.get(run.run, {}).values()))
-        return replace(whole, queues=tuple(count_queues(self._queues.get(run.run, {}), whole)))
+        claims = self._claims.get(run.run, ClaimFold()).list_held() if not run.status.is_ended else ()
+        return replace(whole, claims=tuple(claims), queues=tuple(count_queues(self._queues.get(run.run, {}), whole)))
 
     def _run_started(self, event: RunStarted, at: float) -> None:
         self._runs[event.run] = replace(
@@ -290,6 +297,8 @@ class Fold:
         key = (event.run, event.step, event.session)
         started = self._sessions.get(key) or _without_start(event, recorded)
         base = event.result.base or started.base  # a client's base without the settings that were set aside
+        if (claims := self._claims.get(event.run)) is not None:
+            claims.end_session(event.session)
         self._sessions[key] = replace(started, status=event.result.status, result=event.result, base=base)
 
     def _gate_opened(self, event: GateOpened, recorded: Recorded) -> None:

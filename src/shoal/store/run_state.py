@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from shoal.model.claims import ClaimState
 from shoal.model.events import StepEnded
 from shoal.model.gate import GateAnswer, GateVerdict
 from shoal.model.merge import Delivery, MergeReport, Overlap
@@ -105,6 +106,8 @@ class RunState:
     """The names of all stages in the order of the plan."""
     steps: Mapping[str, StepState] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
+    claims: tuple[ClaimState, ...] = ()
+    """What its agents said that they are about to change."""
     queues: tuple[QueueCount, ...] = ()
     merge: MergeReport | None = None
     """The result of the last merge of the run's work, or of the last undo."""

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shoal.model.masking import Mask
-from shoal.model.notes import NoteWritten
+from shoal.model.shared_events import SharedEvent
 from shoal.model.talk import MessageSent, MessagesTaken, TalkEvent, TalkGrant, TalkKind, TalkRefused
 from shoal.store.ledger import Ledger
 from shoal.store.notes import NoteStore
+from shoal.talk.claim_book import ClaimBook
 from shoal.talk.kind import CallRefused, Children, Letter, Postbox, Queues
 from shoal.talk.quote import escape, quote
 
@@ -82,6 +83,7 @@ class TalkHub:
         self.mask = mask
         """Of the secrets known so far."""
         self.notes = notes
+        self.claims = ClaimBook()
         self.queues: Queues | None = None
         """The queues of tasks, once the run has them."""
         self._peers: dict[str, Peer] = {}
@@ -124,6 +126,7 @@ class TalkHub:
                 del self._peers[peer.name]
             self._sessions.pop(peer.session, None)
             self._refusals.pop(peer.session, None)
+            self.claims.remove(peer.session)
 
     def find_session(self, session: str) -> Peer | None:
         """Return the agent of a session, if it may talk."""
@@ -191,8 +194,8 @@ class TalkHub:
         names = tuple(messages)
         return MessagesTaken(run=self.run, session=recipient.session, recipient=recipient.name, messages=names)
 
-    async def record_note(self, event: NoteWritten) -> None:
-        """Record that a note was written; without it the note is there all the same."""
+    async def record(self, event: SharedEvent) -> None:
+        """Record what an agent did."""
         await self._ledger.append(event)
 
     def note_turn(self, session: str, messages: Sequence[str], hops: int) -> None:

@@ -47,7 +47,7 @@ async def remember(
     except (BadInput, Broken) as error:
         raise CallRefused(str(error)) from None
     peer.notes += 1
-    await hub.record_note(
+    await hub.record(
         NoteWritten(
             run=hub.run,
             session=peer.session,

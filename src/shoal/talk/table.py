@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shoal.model.talk import TalkGrant
-from shoal.talk import messages, notes, queue
+from shoal.talk import claims, messages, notes, queue
 from shoal.talk.tool import Tool
 
 
@@ -32,6 +32,9 @@ TOOLS: Mapping[str, Tool] = {
         Tool(messages.ask, _message),
         Tool(messages.reply, _message),
         Tool(messages.inbox, _message),
+        Tool(claims.claim, _anything),
+        Tool(claims.release, _anything),
+        Tool(claims.claims, _anything, is_read_only=True),
         Tool(notes.remember, _notes),
         Tool(notes.recall, _notes, is_read_only=True),
         Tool(notes.notes, _notes, is_read_only=True),
