@@ -45,7 +45,9 @@ def test_comparing_hostile_patterns_ends() -> None:
     assert not any(is_overlapping(long, f"{long[:-1]}{number}") for number in range(20))
 
 
-@pytest.mark.parametrize("written", ["**", "*", "/", ".", "**/*", "*/**", "?*", "..", "a/../b", "a\x1b", "x" * 300, ""])
+@pytest.mark.parametrize(
+    "written", ["**", "*", "/", ".", "**/*", "*/**", "?*", "..", "a/../b", "a\x1b", "x" * 300, "", "a*b*c*d*e*f*g*h*i*"]
+)
 def test_a_claim_on_everything_or_on_nothing_of_ours_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match=r"everything|no path|may have"):
         clean_pattern(written)
@@ -93,9 +95,9 @@ async def test_claims_end_with_their_session_and_their_number_is_bounded(tmp_pat
     assert after == "nobody claims anything"
 
 
-def test_a_claim_ends_with_its_time() -> None:
+async def test_a_claim_ends_with_its_time() -> None:
     book = ClaimBook()
-    book.add([ClaimState(agent="a", session="s", pattern="src", until=time.time() - 1)])
+    await book.add([ClaimState(agent="a", session="s", pattern="src", until=time.time() - 1)])
 
     assert book.list_held() == []
 

@@ -1,5 +1,6 @@
 """The claims of a run's agents: advice, which hinders nobody."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ class ClaimBook:
         self._claims = {key: claim for key, claim in self._claims.items() if claim.until > now}
         return list(self._claims.values())
 
-    def add(self, claims: Sequence[ClaimState]) -> list[tuple[ClaimState, ClaimState]]:
+    async def add(self, claims: Sequence[ClaimState]) -> list[tuple[ClaimState, ClaimState]]:
         """Keep *claims* of one session, and return with which of others each overlaps."""
         held = self.list_held()
         own = {claim.pattern for claim in (*held, *claims) if claim.session == claims[0].session}
@@ -30,7 +31,11 @@ class ClaimBook:
         others = [claim for claim in held if claim.session != claims[0].session]
         for claim in claims:
             self._claims[claim.session, claim.pattern] = claim
-        return [(claim, other) for claim in claims for other in others if is_overlapping(claim.pattern, other.pattern)]
+        found = []
+        for claim in claims:
+            found += [(claim, other) for other in others if is_overlapping(claim.pattern, other.pattern)]
+            await asyncio.sleep(0)  # a thousand comparisons may take a while, and others wait
+        return found
 
     def remove(self, session: str, patterns: Sequence[str] = ()) -> list[str]:
         """Remove claims of a session, or all; return what was removed."""

@@ -39,7 +39,7 @@ async def claim(
         ClaimState(agent=peer.name, session=peer.session, pattern=hub.mask.text(pattern), why=words, until=until)
         for pattern in patterns
     ]
-    found = hub.claims.add(made)
+    found = await hub.claims.add(made)
     others = tuple(dict.fromkeys(other.agent for _, other in found))
     await hub.record(
         ClaimMade(
