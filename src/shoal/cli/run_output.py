@@ -18,6 +18,7 @@ from shoal.cli.repository import find_place
 from shoal.errors import Broken
 from shoal.git.diff import changes
 from shoal.git.snapshot import is_hidden
+from shoal.model.claims import ClaimMade
 from shoal.model.contract import warnings
 from shoal.model.events import (
     AgentMessaged,
@@ -93,6 +94,9 @@ class ProgressLines:
                 return self._agent_started(session)
             case OverlapSeen(overlap=overlap):
                 return self._overlaps.line(overlap)
+            case ClaimMade(agent=agent, patterns=patterns, others=[_, *_] as others):
+                names = ", ".join(map(escape, others))
+                return f"overlap  {escape(agent)} claims {escape(' '.join(patterns)[:LINE])}, as does {names}"
             case SessionEnded(result=result):
                 return f"ended    {escape(result.session).ljust(self._width)}  {self._result(result)}"
             case _:

@@ -30,6 +30,7 @@ from shoal.model.events import (
 )
 from shoal.model.gateway import ModelAnswered
 from shoal.model.merge import MergeEnded, MergeIntended
+from shoal.model.queue import TaskQueued, TaskTaken
 from shoal.model.resources import ResourceSample
 from shoal.model.results import WorkerResult, sum_usage
 from shoal.model.status import Status
@@ -212,6 +213,9 @@ class RunProgress:
         self._workers: dict[tuple[str, int], AgentProgress] = {}
         self._sessions: dict[str, AgentProgress] = {}
         self._durations: list[float] = []
+        self._tasks: set[tuple[str, int]] = set()
+        self._taken: set[tuple[str, int]] = set()
+        """The tasks of queues, and those that a step took."""
 
     @property
     def agents(self) -> list[AgentProgress]:
@@ -229,7 +233,8 @@ class RunProgress:
 
     def count_queued(self) -> int:
         """Count the agents of running steps that have not started."""
-        return sum(max(0, step.workers - len(step.begun)) for step in self.steps.values() if not step.is_ended)
+        waiting = sum(max(0, step.workers - len(step.begun)) for step in self.steps.values() if not step.is_ended)
+        return waiting + len(self._tasks - self._taken)
 
     def later_stages(self) -> list[str]:
         """List the stages that have not started."""
@@ -276,6 +281,10 @@ class RunProgress:
             case StepEnded(step=step):
                 self.steps.setdefault(step, StepProgress()).is_ended = True
                 self.gates.pop(step, None)
+            case TaskQueued(queue=queue, number=number):
+                self._tasks.add((queue, number))
+            case TaskTaken(queue=queue, number=number):
+                self._taken.add((queue, number))
             case OverlapSeen(overlap=overlap):
                 for name in (overlap.one, overlap.other):
                     if (agent := self._sessions.get(name)) is not None:
