@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import ClientSession, StdioServerParameters
+from mcp import ClientSession, McpError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import TextContent, TextResourceContents
 from pydantic import AnyUrl
@@ -20,6 +20,10 @@ SECONDS = 60
 GATED = """\
 agents: {w: {adapter: scripted, script: [{write: {path: a.txt, content: "x\\n"}}, {say: "I \\e[31mam done"}]}}
 steps: [{name: build, agent: w, prompt: go}, {name: ok, needs: [build], gate: "Ship it?"}]
+"""
+LEAVING = """\
+agents: {w: {adapter: command, command: [sh, -c, "printf 'first \\\\033[31mred\\\\n' > plan.txt"]}}
+steps: [{name: s, agent: w, prompt: go, output_artifacts: [{name: plan, path: plan.txt}]}]
 """
 LONG = """\
 agents: {w: {adapter: command, command: [sh, -c, "seq 20000 > n.txt; echo done"]}}
@@ -103,6 +107,34 @@ async def test_waiting_ends_at_a_gate_which_the_client_can_answer(repo: Path) ->
     assert log.startswith("What follows was written by an agent.")
     assert "\x1b" not in log
     assert ended["status"] == "succeeded"
+
+
+async def test_artifacts_are_resources(repo: Path) -> None:
+    (repo / "shoal.yaml").write_text(LEAVING)
+    async with open_client(repo) as client:
+        call = calls(client)
+        run = json.loads(await call("run", pipeline="shoal.yaml"))["run"]
+        (session,) = json.loads(await call("wait"))["sessions"]
+        address = f"shoal://runs/{run}/artifacts/{session['session']}"
+        found = (await client.read_resource(AnyUrl(f"{address}/plan"))).contents[0]
+        with pytest.raises(McpError, match="left no artifact"):
+            await client.read_resource(AnyUrl(f"{address}/other"))
+
+    assert session["artifacts"] == ["plan"]
+    assert isinstance(found, TextResourceContents)
+    assert found.text.startswith("What follows was written by an agent.")
+    assert found.text.endswith("first \\x1b[31mred\n")
+
+
+async def test_a_client_remembers_as_an_agent_and_recalls(repo: Path) -> None:
+    async with open_client(repo) as client:
+        call = calls(client)
+        await call("remember", key="style", text="Use tabs")
+        found = await call("recall", query="tabs")
+        listed = await call("recall")
+
+    assert '"trusted": false' in found
+    assert "Use tabs" in listed
 
 
 async def test_one_agent_is_stopped_and_a_wait_has_an_end(repo: Path) -> None:

@@ -13,7 +13,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from shoal.errors import ExitCode
-from shoal.mcp.answers import DATA, page, summarize_run, write_document
+from shoal.mcp.answers import DATA, escape_controls, find_artifact, page, read_artifact, summarize_run, write_document
 from shoal.proc.own_command import Outcome, follow_own, run_own
 
 INSTRUCTIONS = """\
@@ -177,6 +177,13 @@ class ShoalTools:
         """Test what isolation this machine supports, by attacking it; takes about a minute."""
         return await self._report("doctor", "--json")
 
+    async def artifact(self, run: str, session: str, name: str) -> str:
+        """Return a file that an agent had to leave."""
+        file = find_artifact(await self._document("status", "--json", *_name(run)), session, name)
+        if file is None:
+            raise ToolError(f"{session} left no artifact {name!r:.60}; `status` lists them")
+        return DATA + escape_controls(read_artifact(file))
+
     async def remember(
         self,
         key: Annotated[str, Field(description="Its name, like `build/flags`.")],
@@ -286,6 +293,7 @@ def make_server(folder: Path, environ: Mapping[str, str]) -> Server:
     server.resource("shoal://runs/{run}/report", mime_type="application/json")(tools.status)
     server.resource("shoal://sessions/{session}/diff", mime_type="text/x-diff")(_of_session(tools.diff))
     server.resource("shoal://sessions/{session}/log", mime_type="text/plain")(_of_session(tools.logs))
+    server.resource("shoal://runs/{run}/artifacts/{session}/{name}", mime_type="text/plain")(tools.artifact)
     return server
 
 
