@@ -191,6 +191,35 @@ async def test_who_hangs_up_before_an_answer_begins_has_spent_what_was_asked(tmp
     assert budget.spent.usd > 0
 
 
+@pytest.mark.parametrize("more", [{"service_tier": "priority"}, {"speed": "fast"}, {"Service_Tier": "scale"}])
+async def test_what_changes_the_price_is_refused_only_under_a_budget_of_dollars(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    async with serving([Say("ok")] * 4, tmp_path) as gateway:
+        gateway.calls.book.add(ScopedBudget(scope="step:a", limit=SpendingLimit(usd=Decimal(5))))
+        async with gateway.client("a", scopes=("step:a",)) as a, gateway.client("b", scopes=("step:b",)) as b:
+            refused = await a.post("/v1/messages", json={**BODY, **more})
+            usual = await a.post("/v1/messages", json={**BODY, "service_tier": "auto"})
+            free = await b.post("/v1/messages", json={**BODY, **more})
+
+    assert (refused.status_code, usual.status_code, free.status_code) == (403, 200, 200)
+    assert "changes the price" in refused.text
+
+
+async def test_who_hangs_up_on_a_long_silent_answer_has_spent_what_a_model_may_have_written(tmp_path: Path) -> None:
+    body = {**BODY, "max_tokens": 20}
+    async with serving([Delay(30, Say("ok"))], tmp_path) as gateway:
+        async with gateway.client("a", scopes=("run",)) as http:
+            with contextlib.suppress(httpx2.TimeoutException):
+                await http.post("/v1/messages", json=body, timeout=1.0)
+        while not gateway.exchanges():
+            await asyncio.sleep(0.01)
+
+    usage = gateway.exchanges()[0]["usage"]
+    assert usage["output"] == 20
+    assert usage["is_estimated"]
+
+
 async def test_an_answer_by_an_unknown_name_costs_what_the_model_that_was_asked_does() -> None:
     calls, upstream = (
         ModelCalls({}, asyncio.TaskGroup()),

@@ -102,15 +102,18 @@ def test_the_key_takes_the_place_of_every_credential() -> None:
         (b"Connection", b"close, X-Secret"),
         (b"x-secret", b"1"),
         (b"Accept-Encoding", b"gzip"),
+        (b"Content-Type", b"application/json; charset=utf-7"),
+        (b"ChatGPT-Account-Id", b"another account"),
         (b"Host", b"127.0.0.1"),
         (b"anthropic-version", b"2023-06-01"),
     ]
-    version, plain = (b"anthropic-version", b"2023-06-01"), (b"accept-encoding", b"identity")
+    version = (b"anthropic-version", b"2023-06-01")
+    plain = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 
-    assert ANTHROPIC.set_key(sent, "real") == [version, (b"x-api-key", b"real"), plain]
-    assert ANTHROPIC.set_key(sent, "sk-ant-oat1") == [version, (b"authorization", b"Bearer sk-ant-oat1"), plain]
-    assert OPENAI.set_key(sent, "real") == [version, (b"authorization", b"Bearer real"), plain]
-    assert GEMINI.set_key(sent, "real") == [version, (b"x-goog-api-key", b"real"), plain]
+    assert ANTHROPIC.set_key(sent, "real") == [version, (b"x-api-key", b"real"), *plain]
+    assert ANTHROPIC.set_key(sent, "sk-ant-oat1") == [version, (b"authorization", b"Bearer sk-ant-oat1"), *plain]
+    assert OPENAI.set_key(sent, "real") == [version, (b"authorization", b"Bearer real"), *plain]
+    assert GEMINI.set_key(sent, "real") == [version, (b"x-goog-api-key", b"real"), *plain]
 
 
 @pytest.mark.parametrize("name", [b"x-portkey-custom-host", b"Helicone-Target-Url", b"x-litellm-key", b"X-Base-URL"])

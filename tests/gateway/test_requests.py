@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import json
 import socket
@@ -237,6 +238,63 @@ async def test_what_two_servers_could_read_differently_goes_nowhere(tmp_path: Pa
         )
 
     assert status_of(answer) in (0, 400, 413, 431), answer
+    assert here.upstream == []
+
+
+SEARCHES = b'{"model": "m", "messages": [], "tools": [{"type": "web_search_20250305", "name": "s"}]}'
+BODIES = {
+    "plain": SEARCHES,
+    "key twice": b'{"tools": [], ' + SEARCHES[1:],
+    "key in other letters": SEARCHES.replace(b'"tools"', b'"Tools"'),
+    "escaped key": SEARCHES.replace(b'"tools"', b'"\\u0074ools"'),
+    "escaped value": SEARCHES.replace(b'"web_search', b'"web\\u005fsearch'),
+    "utf-16": SEARCHES.decode().encode("utf-16-le"),
+    "utf-32": SEARCHES.decode().encode("utf-32"),
+    "byte order mark": b"\xef\xbb\xbf" + SEARCHES,
+    "utf-7": SEARCHES.replace(b'"tools"', b"+ACI-tools+ACI-"),
+    "gzip": gzip.compress(SEARCHES),
+    "two documents": b'{"model": "m", "messages": []}' + SEARCHES,
+    "lines": b'{"model": "m", "messages": []}\n' + SEARCHES,
+    "form": b"model=m&tools=web_search",
+    "multipart": b'--x\r\nContent-Disposition: form-data; name="tools"\r\n\r\nweb_search\r\n--x--\r\n',
+    "a list": b"[" + SEARCHES + b"]",
+    "not a number": SEARCHES.replace(b'"m"', b"NaN"),
+    "a comment": b"/* */" + SEARCHES,
+    "nested": b'{"model": "m", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=utf-7", "multipart/form-data; boundary=x"]
+)
+async def test_no_encoding_leads_a_tool_of_the_provider_past_the_check(tmp_path: Path, body: bytes, kind: str) -> None:
+    async with serving(tmp_path) as here:
+        answer = await here.send(here.request(f"Content-Type: {kind}", body=body))
+
+    assert status_of(answer) == 403, answer
+    assert here.upstream == []
+
+
+async def test_a_compressed_request_is_refused_and_a_plain_one_is_said_to_be_json(tmp_path: Path) -> None:
+    async with serving(tmp_path) as here:
+        packed = await here.send(here.request("Content-Encoding: gzip", body=gzip.compress(BODY)))
+        plain = await here.send(here.request("Content-Type: text/plain; charset=utf-7", "Content-Encoding: identity"))
+
+    assert (status_of(packed), status_of(plain)) == (415, 200)
+    (sent,) = here.upstream
+    assert b"content-type: application/json\r\n" in sent
+    assert b"utf-7" not in sent
+
+
+@pytest.mark.parametrize(
+    "target", ["/v1/messages/batches", "/v1/files", "/v1/complete", "/v1/skills", "/v1/organizations"]
+)
+async def test_batches_files_and_everything_else_of_a_provider_is_refused(tmp_path: Path, target: str) -> None:
+    async with serving(tmp_path) as here:
+        answers = [await here.send(here.request(target=f"/anthropic{target}", method=how)) for how in ("POST", "GET")]
+
+    assert [status_of(answer) for answer in answers] == [403, 403]
     assert here.upstream == []
 
 

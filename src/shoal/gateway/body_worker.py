@@ -44,7 +44,7 @@ class BodyWorker:
         said, content = await self._ask(job, [body])
         if "refused" in said:
             return str(said["refused"])
-        return CheckedRequest(model=said["model"], body=content or body, most_output=said["most_output"])
+        return CheckedRequest(**{**said, "body": content or body})
 
     async def record(self, recording: Recording, exchange: Mapping[str, Any], parts: Sequence[bytes]) -> None:
         """Record an exchange: its request, and the chunks of its answer."""
@@ -99,16 +99,18 @@ class _WorkerProcess:
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self.is_gone = asyncio.Event()
         self._control: asyncio.Future[ControlSocket] = asyncio.get_running_loop().create_future()
-        self._answer: asyncio.Future[tuple[Message, list[int]]] | None = None
+        self._answer: asyncio.Future[tuple[Message, list[int]] | None] | None = None
+        """`None` is the answer of a process that has ended."""
         self.task = group.create_task(self._live())
 
     async def ask(self, job: Message, parts: Sequence[bytes]) -> tuple[Message, bytes]:
         control = await asyncio.shield(self._control)
         self._answer = asyncio.get_running_loop().create_future()
         control.send({}, [await asyncio.to_thread(_store, json.dumps(job).encode() + b"\n", *parts)])
-        if self.is_gone.is_set():
+        answer = None if self.is_gone.is_set() else await self._answer
+        if answer is None:
             raise Broken("the process that reads requests has ended")
-        said, descriptors = await self._answer
+        said, descriptors = answer
         return said, b"".join([await asyncio.to_thread(_load, descriptor) for descriptor in descriptors])
 
     async def _live(self) -> None:
@@ -137,7 +139,7 @@ class _WorkerProcess:
     def _end(self) -> None:
         self.is_gone.set()
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Broken("the process that reads requests has ended"))
+            self._answer.set_result(None)
 
 
 def _ignore(_stream: proc.Stream, _data: bytes) -> None:
@@ -189,7 +191,7 @@ def _do(job: Message, body: bytes, recorders: dict[tuple[str, str], Recorder]) -
     if isinstance(found, str):
         return {"refused": found}, b""
     changed = b"" if found.body == body else found.body
-    return {"model": found.model, "most_output": found.most_output}, changed
+    return {"model": found.model, "most_output": found.most_output, "surcharge": found.surcharge}, changed
 
 
 def _record(job: Message, body: bytes, recorders: dict[tuple[str, str], Recorder]) -> None:

@@ -37,9 +37,15 @@ class BudgetBook:
         """Return a budget that is used up, or `None`."""
         return next((budget for budget in self.budgets(scopes) if budget.why_stopped), None)
 
-    def refuse_unpriced(self, scopes: Sequence[str], format: str, model: str, day: date) -> str | None:
-        """Return why a model is refused under a budget in dollars, because its price is unknown, or `None`."""
-        if all(budget.limit.usd is None for budget in self.budgets(scopes)) or find_prices(format, model, day):
+    def refuse_unpriced(
+        self, scopes: Sequence[str], format: str, model: str, day: date, surcharge: str = ""
+    ) -> str | None:
+        """Return why a request is refused under a budget in dollars, because its price is unknown, or `None`."""
+        if all(budget.limit.usd is None for budget in self.budgets(scopes)):
+            return None
+        if surcharge:
+            return f"`{surcharge}` changes the price, so a budget in USD cannot be held; give the budget in `tokens`"
+        if find_prices(format, model, day):
             return None
         return (
             f"the model {ascii(model)[:80]} has no price in the table of {table_date()}, so a budget in USD cannot be"

@@ -176,6 +176,8 @@ def _assert_framing(request: RequestHead, most_bytes: int) -> None:
         raise RequestRefused(400, "a request has one Content-Length, or is chunked")
     if lengths and int(lengths[0]) > most_bytes:
         raise RequestRefused(413, f"the body of a request may have {most_bytes} bytes")
+    if any(coding.strip().lower() != b"identity" for coding in request.values(b"content-encoding")):
+        raise RequestRefused(415, "the gateway reads no compressed requests")
     if len(request.values(b"host")) != 1:
         raise RequestRefused(400, "a request has one Host")
     if request.values(b"upgrade"):

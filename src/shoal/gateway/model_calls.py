@@ -35,6 +35,8 @@ PATIENCE = 300.0
 """How long a request is held back and tried again for a rate limit, before its client is told."""
 LONGEST_REFUSAL = 64 * 1024
 TOLD_EVERY = 2.0
+TOKENS_EACH_SECOND = 100
+"""What a fast model writes."""
 NOTICEABLE_WAIT = 0.5
 NOT_PASSED_BACK = frozenset(
     b"connection keep-alive proxy-authenticate proxy-connection set-cookie trailer transfer-encoding upgrade".split()
@@ -64,6 +66,8 @@ class Exchange:
     """As the request names it."""
     most: TokenUsage = field(default_factory=TokenUsage)
     """What it may use at most."""
+    surcharge: str = ""
+    """What of it changes its price."""
     reservation: Reservation | None = None
     began: float = field(default_factory=time.monotonic)
     first_at: float | None = None
@@ -123,12 +127,13 @@ class ModelCalls:
             self._governors[account] = Governor(account, self._folder)
         return self._governors[account]
 
-    def assert_budget(self, order: SessionOrder, call: CheckedCall, model: str, tell: Tell) -> None:
+    def assert_budget(self, order: SessionOrder, call: CheckedCall, exchange: Exchange, tell: Tell) -> None:
         """Refuse a request that the budget does not allow or whose cost is unknown, and tell the coordinator."""
         reached = self.book.find_reached(order.scopes)
         if reached is not None:
             _refuse_for(reached, order, tell)
-        if why := self.book.refuse_unpriced(order.scopes, call.upstream.format, model, _today()):
+        kind, model = call.upstream.format, exchange.model
+        if why := self.book.refuse_unpriced(order.scopes, kind, model, _today(), exchange.surcharge):
             raise RequestRefused(403, why)
 
     async def reserve(
@@ -178,6 +183,7 @@ class CallInProgress:
     tell: Tell
     tape: RemoteRecorder | Replayer | None = None
     _told_at: float = 0.0
+    _asked_at: float = 0.0
     _key: str = field(default="", repr=False)
     _headers: tuple[tuple[str, str], ...] = ()
     """What else the login needs."""
@@ -248,14 +254,21 @@ class CallInProgress:
         headers = call.provider.set_key(call.request.headers, self._key, is_bearer=upstream.is_bearer)
         headers += [(name.encode(), value.encode()) for name, value in self._headers]
         target = call.provider.upstream_target(urlsplit(upstream.url).path, call.route)
+        self._asked_at = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
             asking = self.calls.pool.ask(upstream.url, (call.route.method, target, headers), self.body)
             try:
                 answer = await stack.enter_async_context(asking)
             except asyncio.CancelledError:  # who hangs up before the answer begins has asked for it all the same
-                self.exchange.usage = call.provider.meter().estimate(len(self.body), self.exchange.model)
+                self.exchange.usage = self._estimate_unseen()
                 raise
             yield answer
+
+    def _estimate_unseen(self) -> TokenUsage:
+        """Estimate an answer of which nothing came: the model may have worked on it since it was asked."""
+        known = self.call.provider.meter().estimate(len(self.body), self.exchange.model)
+        seconds = time.monotonic() - self._asked_at
+        return replace(known, output=min(self.exchange.most.output, int(seconds * TOKENS_EACH_SECOND)))
 
     async def _pass_on(self, answer: UpstreamAnswer) -> bool:
         self.exchange.status = answer.status

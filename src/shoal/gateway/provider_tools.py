@@ -45,7 +45,8 @@ def find_refusal(tools_of: Callable[[Mapping[str, Any]], Items], body: bytes, gr
     if sum(map(body.count, (b",", b"{", b"["))) > MOST_VALUES:  # also in texts: it takes no time to find out
         return f"the request may have {MOST_VALUES:,} values and commas"
     try:
-        document = json.loads(body, object_pairs_hook=_read_pairs, parse_constant=_refuse_constant)
+        # As a text: of bytes, Python would also read UTF-16 and UTF-32, which a server may read differently.
+        document = json.loads(body.decode(), object_pairs_hook=_read_pairs, parse_constant=_refuse_constant)
         _assert_shallow(document)
     except (ValueError, RecursionError) as error:
         return f"the request is not JSON that the gateway can check: {str(error)[:200]}"

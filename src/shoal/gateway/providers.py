@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from shoal.gateway import meters, provider_tools
 from shoal.gateway.meters import Reader, UsageMeter
-from shoal.gateway.reservations import find_most_output
+from shoal.gateway.reservations import find_most_output, find_surcharge
 from shoal.model.gateway import OAUTH_PREFIX
 
 Headers = list[tuple[bytes, bytes]]
@@ -34,7 +34,9 @@ HOP_BY_HOP = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"),
     *("host", "content-length"),
 }
-DROPPED = frozenset(name.encode() for name in CREDENTIALS | UNSAFE | HOP_BY_HOP)
+BODY_KIND = {"content-type", "content-encoding", "content-language", "content-md5", "digest"}
+"""What says how a body is to be read: we say it ourselves, as we have read it."""
+DROPPED = frozenset(name.encode() for name in CREDENTIALS | UNSAFE | HOP_BY_HOP | BODY_KIND)
 REDIRECTING = re.compile(rb"^(x-portkey|x-litellm|helicone|cf-aig)-|-(url|host|upstream|endpoint|api-base)$")
 """Headers by which some servers are told to ask another one, and would take the key there."""
 TOKEN_HEADERS = (b"x-api-key", b"api-key", b"x-goog-api-key")
@@ -63,6 +65,8 @@ class CheckedRequest:
     model: str
     body: bytes
     most_output: int
+    surcharge: str = ""
+    """What of it makes it cost something else than the list price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ class Provider:
         scheme = b"Bearer " if header == b"authorization" else b""
         # A compressed answer cannot be counted as it streams.
         credential = [(header, scheme + key.encode())] if key else []
-        return [*kept, *credential, (b"accept-encoding", b"identity")]
+        return [*kept, *credential, (b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
 
     def upstream_target(self, base_path: str, route: Route) -> str:
         """Return the target at an upstream whose URL has *base_path*, without repeating the version."""
@@ -150,7 +154,9 @@ class Provider:
             return why
         document = json.loads(body)
         model, prepared = self.find_model(route, document), self.prepare(route, body, document)
-        return CheckedRequest(model=model, body=prepared, most_output=find_most_output(document))
+        return CheckedRequest(
+            model=model, body=prepared, most_output=find_most_output(document), surcharge=find_surcharge(document)
+        )
 
     def refusal(self, body: bytes, grants: Collection[str]) -> str | None:
         """Return why the body of a request must not pass, or `None`."""

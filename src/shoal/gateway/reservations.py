@@ -18,6 +18,13 @@ ASK_AGAIN = 1.0
 OUTPUT_KEYS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxoutputtokens")
 COUNT_KEYS = ("n", "best_of", "candidatecount")
 
+USUAL_VALUES: Mapping[str, Sequence[object]] = {
+    "service_tier": (None, "auto", "default", "standard", "standard_only", "flex"),
+    "speed": (None, "standard"),
+    "inference_geo": (None, "global"),
+}
+"""Members by which a request can be made to cost more, with the values that do not, or that cost less."""
+
 Json = Mapping[str, Any]
 
 
@@ -110,6 +117,13 @@ def find_most_output(document: Json) -> int:
     each = [value for key in OUTPUT_KEYS if (value := _count(given.get(_spell(key)))) is not None]
     times = [value for key in COUNT_KEYS if (value := _count(given.get(_spell(key)))) is not None]
     return min(MOST_OUTPUT, max(each, default=UNSAID_OUTPUT) * max((1, *times)))
+
+
+def find_surcharge(document: Json) -> str:
+    """Return what makes a request cost something else than the list price, as `service_tier: priority`, or nothing."""
+    given = {key.lower(): value for key, value in document.items()}
+    odd = ((key, given.get(key)) for key, usual in USUAL_VALUES.items() if given.get(key) not in usual)
+    return next((f"{key}: {ascii(value)[:40]}" for key, value in odd), "")
 
 
 def _spell(key: str) -> str:

@@ -129,7 +129,7 @@ class SessionServer:
             if call.route.method == "POST":  # who only counts tokens could have the provider fetch a URL, too
                 body = await self._check_body(call, body, exchange)
             if call.route.is_answer:
-                self._calls.assert_budget(self._order, call, exchange.model, self._tell)
+                self._calls.assert_budget(self._order, call, exchange, self._tell)
             try:
                 return await self._ask(client, call, body, exchange)
             except UpstreamFailed as error:
@@ -151,7 +151,7 @@ class SessionServer:
         if isinstance(found, str):
             raise RequestRefused(403, found)
         output = 0 if "mbed" in call.route.path else found.most_output
-        exchange.model = found.model
+        exchange.model, exchange.surcharge = found.model, found.surcharge
         exchange.most = estimate_most(call.upstream.format, found.model, len(body), output)
         return found.body
 
