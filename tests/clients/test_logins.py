@@ -120,3 +120,17 @@ def test_a_token_of_claude_setup_token_is_sent_as_a_login(scene: MakeScene, logi
     assert worker["status"] == "succeeded", worker
     assert "oauth-2025-04-20" in login.headers[-1]["anthropic-beta"]
     assert "real-access" not in git(here.repo, "show", f"{worker['branch']}:seen")
+
+
+def test_a_recorded_run_with_a_login_is_replayed_without_it(scene: MakeScene, login: LoginServer) -> None:
+    here = scene(CLAUDE)
+    files = write(here, login, "[[s:both file=mine.txt]]", logins=["claude"])
+
+    first = run(here, "--record")
+    files["claude"].unlink()
+    login.serial = 900
+    again = warm.ran(("replay",), cwd=here.repo, env=without_key(here), timeout=90)
+
+    assert workers(json.loads(first.out))["w"]["status"] == "succeeded"
+    assert again.code == 0, again.out + again.err
+    assert "are the same" in again.err

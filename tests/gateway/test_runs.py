@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from shoal.errors import BadInput
 from shoal.model.events import Output, PermissionDecided
 from shoal.model.gateway import ModelAnswered
 from shoal.model.policy import Network
@@ -142,3 +144,12 @@ async def test_twenty_agents_share_one_gateway(repo: Path, monkeypatch: pytest.M
 
     assert {result.output for result in report.steps[0].worker_results} == {"Deep.\n"}
     assert len(model.requests) == 20
+
+
+@pytest.mark.parametrize("name", ["OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"])
+async def test_no_output_of_an_agent_says_where_a_key_is_sent(repo: Path, name: str) -> None:
+    worker = step("work", "true", network=Network.GATEWAY)
+    aimed = replace(worker, task=replace(worker.task, env={name: "{{ steps.plan.output }}"}))
+
+    with pytest.raises(BadInput, match="cannot contain a template"):
+        await ran(repo, aimed)

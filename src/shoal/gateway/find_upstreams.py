@@ -81,6 +81,8 @@ COPILOT = UsualUpstream(
 """The user's own model of GitHub Copilot's client, which always has an address."""
 WITHHELD = frozenset(name for usual in (*USUAL, COPILOT) for name in (*usual.keys, *usual.bearers, *usual.urls))
 """The variables that no sandbox gets on `network: gateway`: it gets an address and a token of ours in their place."""
+ADDRESSES = frozenset(name for usual in (*USUAL, COPILOT) for name in usual.urls)
+"""The variables that say where a key is sent."""
 
 SHORTEST_KEY = 8
 """A shorter one is a stand-in, such as `none`, for a server that asks for no key."""

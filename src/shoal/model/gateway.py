@@ -131,7 +131,8 @@ class SessionOrder:
     def without_keys(self) -> Self:
         """Return what may leave this machine: who starts the sandbox elsewhere needs no key."""
         bare = None if self.recording is None else replace(self.recording, secrets={})
-        return replace(self, upstreams=tuple(replace(known, key="") for known in self.upstreams), recording=bare)
+        keyless = tuple(replace(known, key="", login_file="", token_url="") for known in self.upstreams)
+        return replace(self, upstreams=keyless, recording=bare)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Self:

@@ -33,7 +33,12 @@ from shoal.sessions.clients import assert_clients
 from shoal.sessions.context import RunContext
 from shoal.sessions.credentials import login_secrets, secrets_of
 from shoal.sessions.host_probe import assert_exact_disk, kind_of_workspace, probe_sandbox
-from shoal.sessions.model_access import assert_can_listen, assert_listener, assert_upstreams
+from shoal.sessions.model_access import (
+    assert_can_listen,
+    assert_fixed_addresses,
+    assert_listener,
+    assert_upstreams,
+)
 from shoal.sessions.policy import assert_grants, list_agents, network_of
 from shoal.sessions.session_dir import SYSTEM_PATH
 from shoal.sessions.talking import assert_can_talk
@@ -299,4 +304,5 @@ async def assert_installed(plan: Plan, host: AdapterHost, environ: Mapping[str, 
     await assert_clients(wanted, environ)
     for task, (adapter, _, needs_login) in zip(plan.assignments, wanted, strict=True):
         if not needs_login:
+            assert_fixed_addresses(task)
             assert_upstreams(plan.upstreams, task, adapter, environ)

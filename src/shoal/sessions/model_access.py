@@ -13,9 +13,9 @@ from typing import Protocol
 from shoal.adapters.client import Client
 from shoal.adapters.gateway_settings import UsesGateway, usual_settings
 from shoal.adapters.kind import NOWHERE, Adapter
-from shoal.errors import Broken, SandboxBroken, Unavailable
+from shoal.errors import BadInput, Broken, SandboxBroken, Unavailable
 from shoal.gateway.control_socket import Message
-from shoal.gateway.find_upstreams import find_upstreams, without_keys
+from shoal.gateway.find_upstreams import ADDRESSES, find_upstreams, without_keys
 from shoal.gateway.kind import ListeningSession, SessionGateway
 from shoal.gateway.logins import KNOWN, LoginUnusable, read_tokens
 from shoal.gateway.prices import table_date
@@ -62,6 +62,16 @@ def session_upstreams(
 def _find_login(declared: Sequence[Upstream], client: Client, environ: Mapping[str, str]) -> Upstream | None:
     named = (upstream for upstream in declared if upstream.login and upstream.login == client.held_login)
     return next((KNOWN[upstream.login].complete(upstream, environ) for upstream in named), None)
+
+
+def assert_fixed_addresses(task: ResolvedTask) -> None:
+    """Refuse a template where a key is sent: what an agent says could be filled in."""
+    for name, text in {**task.agent.env, **task.env}.items():
+        if name in ADDRESSES and "{{" in text:
+            raise BadInput(
+                f"`{name}` says where the key of a model is sent, so it cannot contain a template; write the address,"
+                " or name it in `gateway.upstreams`"
+            )
 
 
 def assert_upstreams(
