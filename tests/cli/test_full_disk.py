@@ -107,3 +107,22 @@ if os.geteuid() == 0:  # only root may mount
         [branch] = git(small, "branch", "--list", "agent/*", "--format=%(refname:short)").split()
         assert git(small, "cat-file", "-s", f"{branch}:big") == "9000000"
         assert shoal(small, "clean").returncode == 0
+
+    @pytest.mark.deep
+    def test_an_agent_that_fills_the_disk_itself_ends_and_the_run_continues(small: Path) -> None:
+        """Waiting for room would be waiting for its own files to go, so only seconds are given to others."""
+        tasks = ("--task", "head -c 30000000 /dev/urandom > huge", "--task", "sleep 1; echo good > good")
+        done = shoal(small, "run", *tasks, "--command", "sh -s", "--json")
+
+        report = json.loads(done.stdout)
+        huge, good = (step["worker_results"][0] for step in report["steps"])
+        assert done.returncode == 1, done.stderr
+        assert huge["status"] in ("failed", "over_limit")
+        assert "the agent's own files take" in huge["error"]
+        assert (Path(huge["raw"]) / "upper/huge").stat().st_size == 30_000_000
+        assert good["status"] == "succeeded"
+        cleaned = shoal(small, "clean", "--force")  # there is no room for an archive either, so it says what to do
+        assert f"{huge['raw']}` deletes it permanently" in cleaned.stdout
+        subprocess.run(["rm", "-rf", huge["raw"]], check=True)
+        assert shoal(small, "clean").returncode == 0
+        assert shoal(small, "run", "--task", "echo next > next", "--command", "sh -s").returncode == 0

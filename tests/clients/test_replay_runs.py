@@ -2,15 +2,22 @@
 
 import asyncio
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
+
+import pytest
 
 from shoal.testing.replay import replay
 from tests.cli import warm
+from tests.cli.conftest import SHOAL
 from tests.cli.warm import Said
 from tests.clients.conftest import MakeScene
 from tests.clients.real import CLAUDE, Scene, workers
 from tests.conftest import git
+from tests.outside import wait_until
 
 PROMPTS = {
     "a": "Make it. [[s:both file=a.txt]]",
@@ -80,6 +87,36 @@ def test_a_recording_goes_with_its_run_to_another_clone(scene: MakeScene, tmp_pa
     assert imported.code == 0, imported.err
     assert replayed.code == 0, replayed.err
     assert "replayed: the results of 1 agent are the same" in replayed.err
+
+
+@pytest.mark.timeout(240)
+def test_a_recorded_run_that_was_killed_and_resumed_is_replayed_as_a_whole(scene: MakeScene, tmp_path: Path) -> None:
+    here = scene(CLAUDE)
+    (tools := tmp_path / "tools").mkdir()
+    cmd = quote(f"echo half > half.txt; [ -e {tools}/go ] || tail -f /dev/null; date")
+    write(here, {"a": PROMPTS["a"], "b": f"Then this. [[s:shell cmd={cmd}]]"})
+    document = json.loads((here.repo / "shoal.yaml").read_text())
+    document["runtime"]["toolchains"] = [str(tools)]
+    (here.repo / "shoal.yaml").write_text(json.dumps(document))
+    command = [str(SHOAL), "run", "shoal.yaml", "--record"]
+    with subprocess.Popen(command, cwd=here.repo, env=here.environ(), stdout=subprocess.DEVNULL) as running:
+        try:
+            wait_until(
+                lambda: any("half.txt" in files for *_, files in os.walk(here.repo / ".shoal/boxes")), seconds=90
+            )
+        finally:
+            running.kill()
+    (tools / "go").touch()
+
+    resumed = say(here, "resume", "--json", with_key=True)
+    asked = len(here.model.requests)
+    replayed = say(here, "replay", "--json")
+
+    report = json.loads(resumed.out)
+    assert report["status"] == "succeeded", report
+    assert replayed.code == 0, replayed.err
+    assert "the results of 2 agents are the same" in replayed.err
+    assert len(here.model.requests) == asked
 
 
 def test_a_run_that_was_not_recorded_is_not_replayed(scene: MakeScene) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shoal import __version__
 from shoal.errors import BadInput
+from shoal.gateway.recording import recording_file
 from shoal.git.commits import is_ancestor
 from shoal.git.repository import inspect
 from shoal.model.events import GateAnswered, GateOpened, RunPlanned, RunResumed, SessionDiscarded
@@ -35,6 +36,8 @@ OWN_SECONDS = 1.0
 def make_plan_event(context: RunContext, plan: Plan, request: RunRequest) -> RunPlanned:
     """Make the event with *plan*, so that the run can be resumed without its file."""
     options = {"approve_all": "yes"} if request.approve_all else {}
+    options |= {"record": "yes"} if request.is_recorded else {}
+    options |= {"replay": request.replay} if request.replay else {}
     try:
         text, why = encode_plan(plan, context.mask.text), ""
     except Unrecordable as error:
@@ -55,7 +58,20 @@ async def record_resumed(context: RunContext, resume: Resume) -> History:
     resumed = RunResumed(run=context.run, owner=os.getpid(), host=platform.node(), epoch=epoch)
     await context.ledger.append(resumed, *resume.discard)
     events = read_events(context.paths, context.run)
-    return read_history(events, is_fresh=resume.is_fresh, compares=resume.compares)
+    # In a replay nobody interrupts an agent, so a recording has to be of agents that nobody interrupted.
+    is_fresh = resume.is_fresh or context.recording is not None
+    history = read_history(events, is_fresh=is_fresh, compares=resume.compares)
+    if context.recording is not None:
+        _drop_unfinished(Path(context.recording.folder), history)
+    return history
+
+
+def _drop_unfinished(folder: Path, history: History) -> None:
+    """Remove the recordings of attempts that start again."""
+    finished = {recording_file(folder, key.text) for key in history.results}
+    for file in folder.iterdir():
+        if file not in finished:
+            file.unlink()
 
 
 async def answer_interrupted(paths: StatePaths, request: ControlRequest) -> None:
@@ -117,6 +133,9 @@ def find_resumable(
     """Read how *run* is to be continued, by its recorded plan or by *changed*; raise `BadInput` where it cannot be."""
     assert_unowned(paths, run.run)
     planned = store_at(paths).read_plan(run.run)
+    options = {} if planned is None else planned.options
+    if (replayed := options.get("replay")) is not None:
+        raise BadInput(f"{run.run} is a replay, which is started again instead: `shoal replay {replayed}`")
     if changed is None and (planned is None or not planned.plan):
         why = "an older Shoal started it" if planned is None else planned.unrecorded
         raise BadInput(f"{run.run} has no recorded plan ({why}); give its file with `--with FILE`")
@@ -142,7 +161,8 @@ def find_resumable(
         store=plan.store,
         checkpoint_seconds=plan.checkpoint_seconds,
         fleet=plan.fleet_limits,
-        approve_all=planned is not None and planned.options.get("approve_all") == "yes",
+        approve_all=options.get("approve_all") == "yes",
+        is_recorded=options.get("record") == "yes",
     )
     return ResumableRun(plan, request)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shoal.databases.session_database import SessionDatabase
 from shoal.git.gitdir import user_config, write_gitdir, write_refs
+from shoal.proc.free_space import room
 from shoal.sessions.context import RunContext
 from shoal.sessions.host_probe import assert_room
 from shoal.sessions.policy import as_json
@@ -79,6 +80,7 @@ async def _filled(
                         log=context.output_log(worker.session),
                         control=control,
                         has_history=spare.has_history,
+                        free_at_start=room(session_dir).free_bytes,
                     )
                     _private_gitdir(session)
                     if not ready.is_nothing:

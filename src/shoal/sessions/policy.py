@@ -318,14 +318,13 @@ def _covers(session: Session, *, is_writable: bool) -> tuple[Bind, ...]:
 
 def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
     """Return the limits of a session; the base of a workspace that is a whole checkout does not count."""
-    context, workspace, directory = session.context, session.workspace, session.directory
-    given = 0 if workspace.is_overlay else context.base.bytes + context.base.files * (ENTRY_BYTES + FILE_BYTES)
-    folders = (workspace.changes, directory.git, directory.own)
+    context, directory = session.context, session.directory
+    folders = own_folders(session)
     return SessionBounds(
         group=group,
         limits=session.worker.limits,
         folders=folders,
-        given_bytes=given,
+        given_bytes=measure_base(session),
         session_dir=directory.path,
         disk=directory.disk if session.worker.limits.is_exact else None,
         pace=context.pace,
@@ -337,6 +336,17 @@ def session_bounds(session: Session, group: LimitGroup) -> SessionBounds:
         unread=counter(context, folders),
         database=directory.shared,
     )
+
+
+def own_folders(session: Session) -> tuple[Path, ...]:
+    """List where the agent of a session can store files."""
+    return session.workspace.changes, session.directory.git, session.directory.own
+
+
+def measure_base(session: Session) -> int:
+    """Return how much of that is the base, which an overlay does not copy."""
+    base = session.context.base
+    return 0 if session.workspace.is_overlay else base.bytes + base.files * (ENTRY_BYTES + FILE_BYTES)
 
 
 def _note_sample(session: Session, sample: ResourceSample) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import functools
 import time
 from collections.abc import Awaitable, Callable
@@ -16,11 +15,10 @@ from shoal.errors import FAULTS, BadInput, ShoalError, Unavailable, first_error
 from shoal.git.run import git
 from shoal.model.agent import ACP
 from shoal.model.budget import BUDGET
-from shoal.model.events import Imported, SessionEnded, SessionStarted, Waiting
+from shoal.model.events import Imported, SessionEnded, SessionStarted
 from shoal.model.masking import Mask
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
-from shoal.proc.free_space import free_floor
 from shoal.sessions.agent_process import AgentEnd, Ending, run_process
 from shoal.sessions.artifacts import Collected, collect_artifacts, keep_database, store_artifacts
 from shoal.sessions.checkpoints import keep_checkpoints
@@ -28,7 +26,8 @@ from shoal.sessions.client_conversation import run_conversation
 from shoal.sessions.client_settings import restore_client_settings
 from shoal.sessions.context import RunContext
 from shoal.sessions.function_thread import run_in_thread
-from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, keep_work, recycle
+from shoal.sessions.keep_patiently import describe_error, keep_patiently
+from shoal.sessions.keep_work import KeptWork, add_continued, add_patch, recycle
 from shoal.sessions.open_session import open_session
 from shoal.sessions.saved_conversations import ConversationKey, continue_conversation, drop_conversation, keep_stopped
 from shoal.sessions.seal import SealRequest
@@ -37,10 +36,6 @@ from shoal.sessions.setup.prepare import setup_record
 from shoal.sessions.worker import Session, WorkerSpec
 
 PROMPT_CHARS = 200
-RETRY_PAUSES, FULL_PAUSE = (0.5, 1.0, 2.0, 5.0, 10.0), 2.0
-MOST_WAIT_SECONDS = 3600.0
-LOOK_SECONDS = 0.5
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 Runner = Callable[[Session], Awaitable[AgentEnd]]
 """Runs the agent of an open session until it ends."""
@@ -209,11 +204,6 @@ async def record_result(context: RunContext, worker: WorkerSpec, result: WorkerR
     return result
 
 
-def describe_error(error: Exception) -> str:
-    """Describe what went wrong with a session."""
-    return str(error) or f"{type(error).__name__} while this session was processed"
-
-
 async def import_work(session: Session) -> KeptWork:
     """Keep the work, and decide whether the files may go: no workspace is removed before a ref holds it."""
     context, worker, workspace = session.context, session.worker, session.workspace
@@ -224,7 +214,7 @@ async def import_work(session: Session) -> KeptWork:
         has_history=session.has_history(),
         scratch_files=client.scratch_files if client else (),
     )
-    work = await _keep_patiently(session, request)
+    work = await keep_patiently(session, request)
     if not work.must_stay and context.cleanup:
         workspace.keep = False
         # If a sandbox cannot cover `.git`, an agent could have left a link there for the next one.
@@ -234,59 +224,6 @@ async def import_work(session: Session) -> KeptWork:
         with contextlib.suppress(ShoalError):  # a person who looks there sees committed changes as clean
             await git(workspace.index.parent, "read-tree", work.commit)
     return work
-
-
-async def _keep_patiently(session: Session, request: SealRequest) -> KeptWork:
-    """Keep the work; try again if what prevented it may pass, unless the session is stopped meanwhile.
-
-    A full disk is waited for; anything else is tried again a few times. Later commands try again, too.
-    """
-    context, is_waiting = session.context, False
-    end, pauses = time.monotonic() + MOST_WAIT_SECONDS, list(RETRY_PAUSES)
-    try:
-        while True:
-            failure: Exception | None = None
-            try:
-                work = await keep_work(
-                    context, session.workspace, session.directory, branch=session.worker.branch, request=request
-                )
-            except FAULTS as error:
-                failure, why = error, describe_error(error)
-            else:
-                if not work.is_disk_full:
-                    return work
-                why = work.failure or ""
-            # also for a repository that was renamed, until it is back
-            can_pass = failure is None or getattr(failure, "errno", None) in NO_SPACE or _is_gone(session)
-            can_wait = time.monotonic() < end if can_pass else bool(pauses) and session.directory.path.exists()
-            if not can_wait or session.stop.is_set():
-                if failure is not None:
-                    raise failure
-                return work
-            is_waiting = True
-            reason = f"the work of {session.id} cannot be kept yet: {why}"
-            context.ledger.post(Waiting(run=context.run, reason=context.mask.text(reason)))
-            await _pause(session, FULL_PAUSE if can_pass else pauses.pop(0), can_pass=can_pass)
-    finally:
-        if is_waiting:
-            context.ledger.post(Waiting(run=context.run, reason=""))
-
-
-def _is_gone(session: Session) -> bool:
-    return not session.context.repository.git.exists()
-
-
-async def _pause(session: Session, seconds: float, *, can_pass: bool) -> None:
-    """Wait that long, and if it *can_pass* until the repository is there and has room; a stop ends it."""
-    now = time.monotonic()
-    until, end = now + seconds, now + MOST_WAIT_SECONDS
-    while not session.stop.is_set() and now < end:
-        is_hindered = can_pass and (_is_gone(session) or free_floor(session.context.paths.root) is not None)
-        if now >= until and not is_hindered:
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(session.stop.wait(), LOOK_SECONDS)
-        now = time.monotonic()
 
 
 def _result(session: Session, ended: AgentEnd, work: KeptWork) -> WorkerResult:

@@ -145,7 +145,7 @@ class WorkerSpec:
     @property
     def key(self) -> str:
         """Name it as in every run of the same plan: step, worker, visit and attempt."""
-        return f"{self.step}/worker_{self.index}/{self.visit}.{self.attempt}"
+        return name_attempt(self.step, self.index, self.visit, self.attempt)
 
     @property
     def seconds(self) -> float | None:
@@ -153,6 +153,11 @@ class WorkerSpec:
         asked = self.task.timeout if self.task.timeout is not None else self.task.agent.timeout
         bounds = [seconds for seconds in (asked, self.limits.time_seconds) if seconds is not None]
         return min(bounds, default=None)
+
+
+def name_attempt(step: str, index: int, visit: int, attempt: int) -> str:
+    """Name an attempt of a worker in every run of the same plan."""
+    return f"{step}/worker_{index}/{visit}.{attempt}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +173,8 @@ class Session:
     control: SessionControl = field(default_factory=SessionControl)
     has_history: Callable[[], bool] = field(default=lambda: True, repr=False)
     """Whether the agent's own gitdir may contain commits or other changes."""
+    free_at_start: int = 0
+    """How many bytes the disk had free before the agent could write."""
 
     @property
     def stop(self) -> asyncio.Event:

@@ -21,6 +21,7 @@ from shoal.model.gate import GateAnswer
 from shoal.model.queue import QueueEvent, TaskQueued, TaskTaken
 from shoal.model.results import Usage, WorkerResult, sum_usage
 from shoal.model.status import Rule, Status
+from shoal.sessions.worker import name_attempt
 
 FINISHED = (Status.SUCCEEDED, Status.NO_CHANGES, Status.FAILED, Status.TIMED_OUT, Status.OVER_LIMIT)
 """How a session ends by itself; any other end is an interruption, after which it starts again."""
@@ -42,6 +43,11 @@ class AttemptKey:
     visit: Visit
     index: int
     attempt: int
+
+    @property
+    def text(self) -> str:
+        """Name it as `WorkerSpec.key` does."""
+        return name_attempt(self.visit.step, self.index, self.visit.number, self.attempt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
