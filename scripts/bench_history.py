@@ -25,6 +25,7 @@ COMMANDS = (
     ("runs",),
     ("resume",),
     ("clean", "--dry-run"),
+    ("clean", "--older-than", "30d", "--dry-run"),
     ("run", "--task", "nothing", "--command", "true", "--sandbox", "none", "--network", "host"),
 )
 
@@ -34,13 +35,13 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="shoal-bench-"))
     try:
         bare = measure([sys.executable, "-c", "pass"], folder)
-        print(f"{'sessions':>9} {'command':<22} {'median ms':>10} {'ratio to python -c pass':>24}")
+        print(f"{'sessions':>9} {'command':<24} {'median ms':>10} {'ratio to python -c pass':>24}")
         for size in SIZES:
             repo = make_repository(folder / str(size))
             asyncio.run(write_history(StatePaths.of(repo), size))
-            for words in COMMANDS[0 if size else 4 :]:
+            for words in COMMANDS[0 if size else -1 :]:
                 took = measure([str(Path(sys.executable).with_name("shoal")), *words], repo)
-                print(f"{size:>9} {' '.join(words[:2]):<22} {took * 1000:>10.0f} {took / bare:>24.1f}")
+                print(f"{size:>9} {' '.join(words[:3]):<24} {took * 1000:>10.0f} {took / bare:>24.1f}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

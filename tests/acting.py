@@ -12,7 +12,8 @@ from shoal.model.events import Recorded, Waiting
 from shoal.model.plan import Plan, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import RunReport, WorkerResult
-from shoal.runs.clean import Cleaning, CleanRequest, clean
+from shoal.runs.clean import Cleaning, clean
+from shoal.runs.leftovers import CleanRequest
 from shoal.runs.request import RunRequest
 from shoal.runs.run import run
 from shoal.store.ledger import Listener

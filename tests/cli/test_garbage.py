@@ -4,7 +4,8 @@ import gc
 
 import pytest
 
-from shoal.cli.follow import SELDOM, seldom_collected
+from shoal.cli.follow import seldom_collected
+from shoal.cli.main import SELDOM
 
 
 def test_cycles_are_looked_for_seldom_in_a_run_only() -> None:

@@ -1,29 +1,18 @@
 """The kinds of agent by name: to add one, write its module and its line here."""
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from shoal.adapters.acp import CLIENT, Acp
-from shoal.adapters.aider import Aider
-from shoal.adapters.claude import Claude
 from shoal.adapters.client import AdapterHost, Client
-from shoal.adapters.codex import Codex
-from shoal.adapters.command import CommandAdapter
-from shoal.adapters.copilot import Copilot
-from shoal.adapters.function import Function
 from shoal.adapters.gateway_settings import UsesGateway
-from shoal.adapters.gemini import Gemini
-from shoal.adapters.goose import Goose
 from shoal.adapters.kind import Adapter, Invocation, Reader, SessionPaths
-from shoal.adapters.opencode import Opencode
-from shoal.adapters.python import Python
-from shoal.adapters.scripted import Scripted
 from shoal.errors import ShoalError, Unavailable, UnknownName
-from shoal.model.agent import ENTRY_POINTS, AgentSpec
+from shoal.model.agent import ACP, ENTRY_POINTS, AgentSpec
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 
@@ -102,19 +91,41 @@ def blaming(name: str, package: str) -> Iterator[None]:
         raise Unavailable(f"the adapter {name!r} of the package {package}", why, remedy) from error
 
 
+def load(module: str, name: str) -> Callable[[AdapterHost], Adapter]:
+    """Return what makes the adapter *name* of our *module*, which is imported only then: a run needs few of them."""
+
+    def make(host: AdapterHost) -> Adapter:
+        kind: Callable[[], Adapter] = getattr(importlib.import_module(f"shoal.adapters.{module}"), name)
+        return kind()
+
+    return make
+
+
+def _make_function(host: AdapterHost) -> Adapter:
+    from shoal.adapters.function import Function
+
+    return Function(python=host.own_python, program=host.programs / "function_agent.py")
+
+
+def _make_scripted(host: AdapterHost) -> Adapter:
+    from shoal.adapters.scripted import Scripted
+
+    return Scripted(python=host.python, program=host.programs / "scripted_agent.py")
+
+
 ADAPTERS: dict[str, Callable[[AdapterHost], Adapter]] = {
-    "aider": lambda host: Aider(),
-    "copilot": lambda host: Copilot(),
-    "gemini": lambda host: Gemini(),
-    "opencode": lambda host: Opencode(),
-    "claude": lambda host: Claude(),
-    "codex": lambda host: Codex(),
-    "acp": lambda host: Acp(),
-    "command": lambda host: CommandAdapter(),
-    "function": lambda host: Function(python=host.own_python, program=host.programs / "function_agent.py"),
-    "goose": lambda host: Goose(),
-    "python": lambda host: Python(),
-    "scripted": lambda host: Scripted(python=host.python, program=host.programs / "scripted_agent.py"),
+    "aider": load("aider", "Aider"),
+    "copilot": load("copilot", "Copilot"),
+    "gemini": load("gemini", "Gemini"),
+    "opencode": load("opencode", "Opencode"),
+    "claude": load("claude", "Claude"),
+    "codex": load("codex", "Codex"),
+    "acp": load("acp", "Acp"),
+    "command": load("command", "CommandAdapter"),
+    "function": _make_function,
+    "goose": load("goose", "Goose"),
+    "python": load("python", "Python"),
+    "scripted": _make_scripted,
 }
 
 
@@ -144,9 +155,11 @@ def adapter(name: str, host: AdapterHost) -> Adapter:
 def adapter_of(spec: AgentSpec, host: AdapterHost) -> Adapter:
     """Return the adapter that is fit for *spec*: an ACP agent that we know as a client has the login of that."""
     made = adapter(spec.adapter, host)
-    own = _find_speaker(spec, host) if isinstance(made, Acp) else None
+    own = _find_speaker(spec, host) if spec.adapter == ACP else None
     if own is None or own.client is None:
         return made
+    from shoal.adapters.acp import CLIENT, Acp
+
     same = ("keys", "settings", "logins", "upstreams", "held_login", "elsewhere", "settings_files")
     client = replace(CLIENT, **{name: getattr(own.client, name) for name in same})
     if not isinstance(own, UsesGateway):

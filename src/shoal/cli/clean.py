@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,10 +18,13 @@ from shoal.cli.render.columns import columns, count, join_cells, size
 from shoal.cli.repository import find_place
 from shoal.errors import BadInput
 from shoal.model.results import WorkerResult
-from shoal.runs.clean import Cleaning, CleanRequest, clean, find_leftovers, find_merged_branches
-from shoal.runs.history import find_records
+from shoal.runs.history import RecordsSize, measure_records
+from shoal.runs.leftovers import CleanRequest, find_leftovers, find_merged_branches
 from shoal.runs.removable import Leftover, LeftoverKind, command_to_unpack, find_target
 from shoal.store.documents import text, worker_document
+
+if TYPE_CHECKING:
+    from shoal.runs.clean import Cleaning
 
 BROKEN = 3
 NOTHING, NOTHING_ELSE = "nothing to clean", "nothing else to clean"
@@ -38,13 +41,13 @@ def removable_lines(found: Sequence[Leftover], *, force: bool) -> Iterator[str]:
     yield from _remaining_lines(left)
 
 
-def records_line(kept: Sequence[Leftover]) -> str:
+def records_line(kept: RecordsSize) -> str:
     """Describe how much space logs and patches use, and how to remove old ones."""
-    taken = size(sum(item.size_bytes for item in kept))
-    return f"logs and patches take {taken} ({count(len(kept), 'file')}); `--older-than 30d` removes older ones"
+    taken = f"{size(kept.size_bytes)} ({count(kept.count, 'file')})"
+    return f"logs and patches take {taken}; `--older-than 30d` removes older ones"
 
 
-def cleaning_lines(done: Cleaning) -> Iterator[str]:
+def cleaning_lines(done: "Cleaning") -> Iterator[str]:
     """Describe what was recovered, removed and kept."""
     yield from map(flat, done.notes)
     yield from map(_recovery_line, done.brought_in)
@@ -192,12 +195,14 @@ async def _preview(broom: CleanRequest, *, as_json: bool) -> int:
         output.print_out(text({"found": [_fields(item) for item in there]}))
         return 0
     output.print_out("\n".join(removable_lines(there, force=broom.force)))
-    if broom.older_than is None and (kept := find_records(broom.paths)):
+    if broom.older_than is None and (kept := measure_records(broom.paths)).count:
         output.print_out(records_line(kept))
     return 0
 
 
 async def _clean(broom: CleanRequest, *, as_json: bool) -> int:
+    from shoal.runs.clean import clean  # what a run needs, too; a preview does not pay for it
+
     done = await clean(broom)
     if as_json:
         output.print_out(text(_document(done)))
@@ -206,7 +211,7 @@ async def _clean(broom: CleanRequest, *, as_json: bool) -> int:
     return BROKEN if done.failures or done.salvaged.failures else 0
 
 
-def _document(done: Cleaning) -> dict[str, object]:
+def _document(done: "Cleaning") -> dict[str, object]:
     return {
         "brought_in": [worker_document(result) for result in done.brought_in],
         "not_brought_in": [

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from shoal.cli import output
+from shoal.cli.main import SELDOM
 from shoal.cli.notify import Notifier
 from shoal.cli.render import messages
 from shoal.cli.run_output import RunOutput
@@ -76,9 +77,6 @@ def interruptible(deadline: float | None = None, on_hangup: Callable[[], None] |
             loop.remove_signal_handler(number)
             if interrupt.stop.is_set():  # a further signal on the way out would replace our exit code
                 signal.signal(number, signal.SIG_IGN)
-
-
-SELDOM = 50_000  # more objects than before; some megabytes
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from shoal.cli.render.columns import ago, columns, count, join_cells, some
 from shoal.cli.repository import find_place, run_of
 from shoal.cli.run import Detach, EventLines, Json, MaxSpent, ReportStart, Yes, assert_one_output, choose_display
 from shoal.errors import BadInput
+from shoal.git.checkpoints import list_checkpoints
 from shoal.git.diff import list_changed_paths
 from shoal.model.budget import SpendingLimit
 from shoal.model.events import SessionDiscarded
@@ -36,7 +37,6 @@ from shoal.runs.resume import (
     is_complete,
     with_discarded,
 )
-from shoal.sessions.checkpoints import list_checkpoints
 from shoal.store.documents import text
 from shoal.store.lookup import find_run, find_session
 from shoal.store.run_state import RunState, SessionState

@@ -4,9 +4,10 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from shoal.errors import Broken
 from shoal.git.run import git
@@ -24,9 +25,18 @@ from shoal.store.reader import read_events, store_at
 from shoal.workspaces.remove import remove_all
 
 
-def find_records(paths: StatePaths) -> list[Leftover]:
-    """List the logs and patches of all sessions, of any age."""
-    return _records(paths)
+@dataclass(frozen=True, slots=True)
+class RecordsSize:
+    """How many logs, patches and artifacts of sessions there are, and how large they are together."""
+
+    count: int
+    size_bytes: int
+
+
+def measure_records(paths: StatePaths) -> RecordsSize:
+    """Measure the records of all sessions, of any age; there can be thousands."""
+    sizes = [record.size_bytes for record in _scan_records(paths)]
+    return RecordsSize(len(sizes), sum(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +52,17 @@ async def find_history(repository: Repository, paths: StatePaths, limit: History
     if limit.age_seconds is None and limit.runs is None:
         return []
     before = -math.inf if limit.age_seconds is None else time.time() - limit.age_seconds
-    every = _records(paths)  # before the ledger is read, which knows then whose they are
+    every = _list_records(paths)  # before the ledger is read, which knows then whose they are
     sizes = store_at(paths).measure_runs()
     old = {size.run: size for place, size in enumerate(sizes) if size.last_at < before or _is_beyond(place, limit)}
-    claims = list_claims(paths)
+    if not old and all(finding.changed_at >= before for finding in every):
+        return []  # otherwise the whole history would be read for nothing
+    claims = list_claims(paths, old)
     noted = [
         finding for finding in every if finding.changed_at < before or _owner(paths, finding.path, claims, old) in old
     ]
+    if any(_owner(paths, finding.path, claims, old) is None for finding in noted):
+        claims = list_claims(paths)  # one of a run that began long ago and is not old yet, or of no run any more
     records = await _filter_needed(repository, paths, noted, claims)
     gone = {finding.path for finding in records}
     busy = {path.stem for path in list_locks(paths)}
@@ -120,26 +134,52 @@ async def forget_runs(paths: StatePaths, found: Sequence[Leftover]) -> list[Left
     return gone
 
 
-def _records(paths: StatePaths) -> list[Leftover]:
-    places = ((LeftoverKind.LOG, paths.sessions, ".db"), (LeftoverKind.RESULT, paths.results, ".patch"))
-    named = [(kind, path) for kind, folder, end in places for path in list_children(folder) if path.name.endswith(end)]
-    named += [
-        (LeftoverKind.ARTIFACTS, path)
-        for path in list_children(paths.results)
-        if path.is_dir() and not path.is_symlink()
+def _list_records(paths: StatePaths) -> list[Leftover]:
+    return [
+        Leftover(
+            kind=record.kind, path=Path(record.path), size_bytes=record.size_bytes, changed_at=record.seen.st_mtime
+        )
+        for record in _scan_records(paths)
     ]
-    found = []
-    for kind, path in named:
-        with contextlib.suppress(FileNotFoundError):  # another `clean` may be running
-            seen = path.lstat()
-            # Counted here and not with `du`: there may be more of them than fit into a command.
-            size = (seen.st_blocks + sum(entry.lstat().st_blocks for entry in _inside(kind, path))) * 512
-            found += [Leftover(kind=kind, path=path, size_bytes=size, changed_at=seen.st_mtime)]
-    return found
 
 
-def _inside(kind: LeftoverKind, path: Path) -> list[Path]:
-    return list_children(path) if kind is LeftoverKind.ARTIFACTS else []
+class _Record(NamedTuple):
+    """A record as it was found; not yet a path, because making thousands of these takes longer than all the rest."""
+
+    kind: LeftoverKind
+    path: str
+    seen: os.stat_result
+    size_bytes: int
+
+
+def _scan_records(paths: StatePaths) -> Iterator[_Record]:
+    for entry in _scan(paths.sessions):
+        if entry.name.endswith(".db"):
+            yield from _measure(LeftoverKind.LOG, entry)
+    results = _scan(paths.results)
+    for entry in results:
+        if entry.name.endswith(".patch"):
+            yield from _measure(LeftoverKind.RESULT, entry)
+    for entry in results:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _measure(LeftoverKind.ARTIFACTS, entry)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _measure(kind: LeftoverKind, entry: os.DirEntry[str]) -> Iterator[_Record]:
+    """Measure a record; give nothing if another `clean` has just removed it."""
+    with contextlib.suppress(FileNotFoundError):
+        seen = entry.stat(follow_symlinks=False)
+        inside = _scan(Path(entry.path)) if kind is LeftoverKind.ARTIFACTS else ()
+        # Counted here and not with `du`: there may be more of them than fit into a command.
+        blocks = seen.st_blocks + sum(below.stat(follow_symlinks=False).st_blocks for below in inside)
+        yield _Record(kind, entry.path, seen, blocks * 512)
 
 
 async def _filter_needed(
@@ -168,10 +208,11 @@ def belongs_to(entry: Path, claims: Mapping[Path, Claim], runs: Container[str]) 
     return entry in claims and claims[entry].run in runs
 
 
-def list_claims(paths: StatePaths) -> dict[Path, Claim]:
-    """Read whose each session directory and each workspace is."""
+def list_claims(paths: StatePaths, runs: Iterable[str] | None = None) -> dict[Path, Claim]:
+    """Read whose each session directory and each workspace is, of *runs* or of all."""
     claims: dict[Path, Claim] = {}
-    for run in fold(read_events(paths)).runs.values():
+    events = read_events(paths) if runs is None else (event for run in runs for event in read_events(paths, run))
+    for run in fold(events).runs.values():
         for session in (session for step in run.steps.values() for session in step.sessions.values()):
             # below this repository, which may have been moved since
             workspace = paths.workspaces.joinpath(*Path(session.workspace).parts[-3:])

@@ -9,9 +9,8 @@ from pathlib import Path
 from shoal.errors import Broken, ShoalError
 from shoal.limits.cgroups import is_left_on_disk
 from shoal.limits.kind import kill_each
-from shoal.sessions.host_probe import TRIAL
 from shoal.store.fold import fold
-from shoal.store.paths import StatePaths
+from shoal.store.paths import TRIAL, StatePaths
 from shoal.store.reader import read_unended
 from shoal.store.run_state import SessionState
 from shoal.workspaces.mount import list_mounts, unmount

@@ -18,7 +18,6 @@ from shoal.gateway.prices import table_date
 from shoal.git.refs import refuse_blocked_steps
 from shoal.git.repository import resolve
 from shoal.git.snapshot import is_hidden
-from shoal.merge.deliver import find_target
 from shoal.model.agent import ACP, AgentSpec
 from shoal.model.command import Command
 from shoal.model.contract import CommandContract
@@ -225,6 +224,8 @@ async def _assert_deliverable(plan: Plan, repository: Repository) -> None:
         return
     place = plan.merging.places.get("into")
     try:
+        from shoal.merge.deliver import find_target  # only who delivers pays for it
+
         await find_target(repository, plan.merging.into)
     except BadInput as error:
         raise BadInput(f"{place}: {error}" if place else str(error)) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.errors import Broken, ShoalError, Unavailable
+from shoal.git.checkpoints import drop_old_checkpoints, is_restored, restore_checkpoint
 from shoal.git.diff import list_changed_paths
 from shoal.git.imports import release_abandoned
 from shoal.git.refs import ABSENT, Move, list_refs, move, unpin, unpin_abandoned, value
@@ -16,7 +17,6 @@ from shoal.model.policy import Layers
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.runs.killed_sessions import Unfinished, end_survivors, has_unfinished, list_unfinished, sweep_trials
-from shoal.sessions.checkpoints import drop_old_checkpoints, is_restored, restore_checkpoint
 from shoal.sessions.context import RunContext
 from shoal.sessions.executable_config import flag_changes
 from shoal.sessions.keep_work import KeptWork, add_seal_notes, find_secrets, keep_work

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shoal import __version__
 from shoal.errors import BadInput
-from shoal.gateway.recording import recording_file
+from shoal.git.checkpoints import Checkpoint, list_checkpoints
 from shoal.git.commits import is_ancestor
 from shoal.git.repository import inspect
 from shoal.model.events import GateAnswered, GateOpened, RunPlanned, RunResumed, SessionDiscarded
@@ -17,7 +17,6 @@ from shoal.model.plan import PipelineGroup, Plan, Stage, walk_stages
 from shoal.model.repository import Repository
 from shoal.model.status import Status
 from shoal.runs.request import Resume, RunRequest, assert_unowned
-from shoal.sessions.checkpoints import Checkpoint, list_checkpoints
 from shoal.sessions.context import RunContext
 from shoal.steps.history import FINISHED, History, read_history
 from shoal.store.fold import fold
@@ -68,6 +67,8 @@ async def record_resumed(context: RunContext, resume: Resume) -> History:
 
 def _drop_unfinished(folder: Path, history: History) -> None:
     """Remove the recordings of attempts that start again."""
+    from shoal.gateway.recording import recording_file  # which only recorded runs need
+
     finished = {recording_file(folder, key.text) for key in history.results}
     for file in folder.iterdir():
         if file not in finished:

@@ -21,7 +21,6 @@ from shoal.model.results import RunBroken, RunReport, StepResult, exit_code
 from shoal.model.status import Rule, Status, run_status, step_status
 from shoal.patterns.limiter import Limiter
 from shoal.proc.spawn import raise_file_limit
-from shoal.runs.auto_merge import auto_merge
 from shoal.runs.context import OpenRun, open_run
 from shoal.runs.control import RunControl, hold_control
 from shoal.runs.history import prune_history
@@ -306,6 +305,8 @@ class _Work:
     async def run(self, stop: asyncio.Event, *, approve_all: bool) -> None:
         """Run all stages, and merge their work if the plan says so."""
         plan, runner = self.opened.plan, self.runner
+        if plan.merging is not None:  # now, for an upgrade may replace the files while agents work
+            from shoal.runs.auto_merge import auto_merge
         async with watch_overlaps(runner.context, alternatives_of(plan)):
             queues = await open_queues(plan, runner)
             steps = StepRunner(

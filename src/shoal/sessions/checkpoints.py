@@ -2,18 +2,16 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from shoal.errors import FAULTS, Broken, first_error
+from shoal.git.checkpoints import FOLDER, SNAPSHOT, Checkpoint, list_checkpoints
 from shoal.git.imports import ImportRefused, import_pack, release
 from shoal.git.refs import ABSENT, Move, move, value
-from shoal.git.run import git
 from shoal.model.activity import Act
 from shoal.model.events import AgentActed, CheckpointKept, SnapshotKept
-from shoal.model.repository import Repository
 from shoal.proc.free_space import above_floor
 from shoal.sessions.keep_work import find_secrets
 from shoal.sessions.reuse import Fingerprint, fingerprint
@@ -21,85 +19,8 @@ from shoal.sessions.seal import Seal, SealRequest, seal_work
 from shoal.sessions.worker import Session
 from shoal.workspaces.overlay import is_empty
 
-FOLDER = "refs/shoal/checkpoint"
-SNAPSHOT = "snapshot"
-"""In the place of a number: the files that a person looked at last."""
-RESTORED = "its files are gone; its work is taken from its last checkpoint"
 MOST_KEPT = 24
 """Of one session: two hours at the usual interval. Older ones go."""
-MOST_SECONDS = 7 * 86400.0
-"""How long a checkpoint stays after the end of its session; `shoal clean` removes it earlier."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """The files of a session at one moment, as a commit on its base."""
-
-    session: str
-    number: int
-    commit: str
-    at: float = 0.0
-    """When it was kept."""
-
-    @property
-    def ref(self) -> str:
-        """The ref that holds it."""
-        return f"{FOLDER}/{self.session}/{self.number or SNAPSHOT}"
-
-    @property
-    def note(self) -> str:
-        """Say that its session goes on from it."""
-        return f"{RESTORED} {self.number}"
-
-
-async def list_checkpoints(repository: Repository, session: str = "") -> list[Checkpoint]:
-    """List the checkpoints of *session*, or of all sessions; those of a session by their numbers."""
-    return [checkpoint for checkpoint in await list_kept(repository, session) if checkpoint.number]
-
-
-async def list_kept(repository: Repository, session: str = "") -> list[Checkpoint]:
-    """List the checkpoints and, with the number 0, the snapshots of *session*, or of all sessions."""
-    prefix = f"{FOLDER}/{session}" if session else FOLDER
-    fields = "--format=%(refname)%00%(objectname)%00%(committerdate:unix)"
-    done = await git(repository.git, "for-each-ref", fields, prefix)
-    rows = [line.split("\0") for line in done.stdout.decode(errors="surrogateescape").splitlines()]
-    found = [Checkpoint(*_split(ref), commit, float(at or 0)) for ref, commit, at in rows]
-    return sorted(found, key=lambda checkpoint: (checkpoint.session, checkpoint.number))
-
-
-async def drop_old_checkpoints(repository: Repository) -> None:
-    """Remove those that nobody went back to for days; when this is called, all work of dead runs is on branches."""
-    before = time.time() - MOST_SECONDS
-    old = [checkpoint for checkpoint in await list_kept(repository) if checkpoint.at < before]
-    if old:
-        await move(repository, [Move(checkpoint.ref, ABSENT, checkpoint.commit) for checkpoint in old])
-
-
-def _split(ref: str) -> tuple[str, int]:
-    session, _, number = ref.removeprefix(f"{FOLDER}/").rpartition("/")
-    return session, int(number) if number.isascii() and number.isdigit() else 0
-
-
-def is_restored(note: str) -> bool:
-    """Say whether *note* is that of a checkpoint which took the place of lost files."""
-    return note.startswith(RESTORED)
-
-
-async def restore_checkpoint(repository: Repository, session: str, branch: str) -> Checkpoint | None:
-    """Put the last checkpoint of *session*, whose files are gone, on its branch; `None` where there is none."""
-    found = await list_checkpoints(repository, session)
-    if not found:
-        return None
-    if not await move(repository, [Move(f"refs/heads/{branch}", found[-1].commit, ABSENT)]):
-        raise Broken(f"{branch} cannot be made")
-    return found[-1]
-
-
-async def drop_checkpoints(repository: Repository, *sessions: str) -> None:
-    """Remove the checkpoints of *sessions*."""
-    found = [checkpoint for session in sessions for checkpoint in await list_kept(repository, session)]
-    if found:
-        await move(repository, [Move(checkpoint.ref, ABSENT, checkpoint.commit) for checkpoint in found])
 
 
 @contextlib.asynccontextmanager

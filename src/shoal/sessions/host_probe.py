@@ -21,7 +21,7 @@ from shoal.sandboxes.host import SandboxHost, Trial, inspect_host
 from shoal.sandboxes.kind import Sandbox
 from shoal.sandboxes.registry import find, trials
 from shoal.sessions.sandboxed import open_sandboxed
-from shoal.store.paths import StatePaths
+from shoal.store.paths import TRIAL, StatePaths
 from shoal.workspaces import registry
 from shoal.workspaces.kind import Kind, WorkspaceHost
 from shoal.workspaces.quota import assert_available, unwritten_bytes
@@ -31,8 +31,6 @@ HOST = Path("/dev")
 FOLDER = HOST / "shoal"  # file systems for temporary files may refuse devices; this one never does
 NAMES = ("null", "zero", "full", "random", "urandom", "tty")
 NOBODY = 65534
-TRIAL = "trial-"
-"""The prefix of a trial's folder among the session directories; the name of its process follows."""
 MODE = stat.S_IFCHR | 0o666
 
 

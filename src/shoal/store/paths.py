@@ -9,6 +9,8 @@ from typing import Self
 from shoal.errors import BadInput, BadRepository, Broken
 
 RESERVE = "reserve"
+TRIAL = "trial-"
+"""The prefix of a trial's folder among the session directories; the name of its process follows."""
 LONGEST_ROOT = 400
 """SQLite cannot open a path of over 512 bytes, and names of sessions and its own suffixes follow this one."""
 
