@@ -70,6 +70,7 @@ bench: setup
 	.venv/bin/python scripts/bench_history.py
 	.venv/bin/python scripts/bench_agent.py
 	.venv/bin/python scripts/bench_gateway.py
+	.venv/bin/python -m scripts.bench_memory
 	.venv/bin/python -m scripts.bench_dag
 	.venv/bin/python -m scripts.bench_merge
 	.venv/bin/python -m scripts.bench_database

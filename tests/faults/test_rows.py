@@ -1,4 +1,4 @@
-"""Faults of agents and sessions, by their rows of the catalogue: each has tests, and those below have theirs here."""
+"""Faults by their rows of the catalogue: each has tests, and those below have theirs here."""
 
 import asyncio
 import os
@@ -20,6 +20,13 @@ from tests.outside import wait_until
 
 TESTS = Path(__file__).parents[1]
 ROWS = {
+    "1-10 kill -9 at each point": (
+        "faults/test_crash_points.py:test_a_run_killed_at_a_point_ends_as_if_nothing_had_happened",
+        "faults/test_crash_points.py:test_a_run_killed_five_times_while_it_is_resumed_ends_as_if_nothing_had_happened",
+        "faults/test_crash_points.py:test_every_point_of_a_run",
+        "faults/test_crash_points.py:test_every_point_of_undo_and_clean",
+    ),
+    "11 random kills": ("faults/test_random_kills.py:test_runs_of_every_shape_that_die_at_random",),
     "12 SIGINT": (
         "cli/test_run.py:test_an_interrupted_run_keeps_the_work_and_is_exit_130",
         "cli/test_stop.py:test_more_than_two_interrupts_change_nothing",
@@ -35,6 +42,41 @@ ROWS = {
         "clients/test_tmux.py:test_a_run_outlives_its_terminal_and_is_controlled_from_others",
     ),
     "17 stdout closed": ("cli/test_run.py:test_a_reader_that_goes_away_does_not_stop_the_run",),
+    "18 no space for the ledger": (
+        "store/test_ledger_faults.py:test_a_full_disk_is_never_acknowledged_and_forgotten_once_there_is_room",
+        "cli/test_full_disk.py:test_a_run_on_a_full_disk_waits_says_so_and_continues",
+        "cli/test_full_disk.py:test_clean_recovers_a_killed_run_with_no_byte_free",
+    ),
+    "19 no space, quota or inodes for work": (
+        "sessions/test_host_disk.py:test_who_fills_the_hosts_disk_ends_alone_before_its_last_part_is_taken",
+        "cli/test_full_disk.py:test_work_that_cannot_be_kept_on_a_full_disk_is_kept_when_there_is_room",
+        "cli/test_full_disk.py:test_an_agent_that_fills_the_disk_itself_ends_and_the_run_continues",
+        "faults/test_machine.py:test_a_quota_that_is_used_up_for_a_while_costs_no_work",
+        "faults/test_machine.py:test_without_a_free_inode_a_run_waits_and_then_continues",
+        "faults/test_machine.py:test_an_agent_that_uses_up_the_inodes_ends_alone",
+    ),
+    "20 a failing sync": (
+        "store/test_machine_faults.py:test_a_sync_that_fails_once_is_an_error_and_never_an_acknowledgement",
+    ),
+    "21 read-only or gone": (
+        "faults/test_machine.py:test_a_read_only_disk_refuses_a_run_with_the_cause_and_can_be_read",
+        "faults/test_machine.py:test_a_disk_that_becomes_read_only_starts_no_more_agents_and_loses_none_that_worked",
+        "store/test_machine_faults.py:test_a_ledger_that_cannot_be_written_is_refused_with_the_cause",
+        "faults/test_rows.py:test_state_that_is_deleted_during_a_run_ends_it_and_branches_stay",
+    ),
+    "22 locked for a minute": (
+        "faults/test_machine.py:test_a_program_that_locks_the_ledger_for_a_minute_costs_a_run_nothing",
+        "store/test_machine_faults.py:test_a_program_that_has_the_ledger_to_itself_is_waited_for_by_the_first_reading_too",
+    ),
+    "23 cancelled in a transaction": (
+        "store/test_machine_faults.py:test_a_write_whose_caller_is_cancelled_leaves_no_transaction_open",
+    ),
+    "24 damaged ledger": (
+        "store/test_ledger_faults.py:test_a_damaged_ledger_is_moved_aside_and_named",
+        "store/test_rebuild.py:test_bytes_flipped_anywhere_never_lose_a_session_in_silence",
+    ),
+    "26 copied while written": ("store/test_machine_faults.py:test_a_copy_made_while_a_run_writes_is_whole",),
+    "27 clock": ("cli/test_moved.py:test_a_clock_that_is_set_during_a_run_changes_no_timeout_and_no_order",),
     "28 EMFILE": ("sessions/test_faults.py:test_more_agents_than_open_files_wait_for_their_turn",),
     "29 EAGAIN": (
         "steps/test_admission.py:test_what_is_short_is_said",
@@ -52,12 +94,29 @@ ROWS = {
         "merge/test_merge_faults.py:test_a_lock_of_another_git_is_not_ours_to_take_away",
         "git/test_ref_locks.py:test_a_packed_refs_lock_of_another_git_is_waited_for",
     ),
+    "33 gc of the user": (
+        "faults/test_meddling.py:test_a_users_gc_every_second_takes_nothing_of_a_run",
+        "git/test_imports.py:test_no_gc_of_the_users_takes_what_no_ref_holds_yet",
+        "git/test_imports.py:test_a_gc_while_a_pack_is_checked_takes_nothing_of_it",
+    ),
     "35 repository renamed": (
         "faults/test_rows.py:test_a_repository_that_is_renamed_during_a_run_is_waited_for",
         "store/test_ledger_faults.py:test_a_ledger_whose_repository_is_moved_is_waited_for_until_it_is_back",
         "runs/test_recovery.py:test_the_work_of_a_killed_run_is_brought_in_after_its_repository_was_moved",
     ),
+    "36 branch moved": (
+        "faults/test_meddling.py:test_work_is_merged_on_top_of_what_the_user_committed_meanwhile",
+        "merge/test_merge_delivery.py:test_a_branch_that_moved_is_merged_on_anew",
+    ),
+    "37 branch rewritten or gone": (
+        "faults/test_meddling.py:test_a_branch_that_the_user_rewrote_or_deleted_meanwhile_is_left_alone",
+        "merge/test_merge_delivery.py:test_a_branch_that_was_rewritten_or_is_gone_is_refused",
+    ),
     "38 user works meanwhile": ("merge/test_merge_faults.py:test_the_user_goes_on_working_meanwhile",),
+    "39 kinds of repository": (
+        "runs/test_repositories.py:test_every_row_is_a_test",
+        "merge/test_merge_delivery.py:test_what_the_user_has_under_way_is_not_disturbed",
+    ),
     "40 ignores SIGTERM": ("sessions/test_session.py:test_time_ends_an_agent_that_ignores_term_and_its_work_is_kept",),
     "41 hangs": ("sessions/test_stall.py:test_who_says_and_does_nothing_has_stalled",),
     "42 no change": ("sessions/test_session.py:test_the_end_is_told_honestly",),
@@ -68,10 +127,29 @@ ROWS = {
         "sessions/test_session.py:test_the_work_is_kept_whatever_is_left_behind",
         "git/test_imports.py:test_unrelated_history_and_nested_repositories_are_refused_and_leave_nothing",
     ),
+    "56 two owners": (
+        "faults/test_two_shoals.py:test_of_two_that_resume_a_run_in_the_same_moment_one_owns_it_and_is_named_to_the_other",
+        "faults/test_two_shoals.py:test_two_runs_that_start_in_the_same_moment_both_succeed",
+        "cli/test_resume.py:test_of_twenty_resumes_at_the_same_moment_one_wins_and_the_others_name_it",
+    ),
+    "57 the old owner lives": (
+        "faults/test_two_shoals.py:test_a_run_that_is_being_stopped_is_not_resumed_before_it_has_ended",
+        "cli/test_resume.py:test_an_owner_that_stood_still_while_another_took_its_run_over_writes_nothing_more",
+    ),
+    "59 reboot": ("faults/test_orphans.py:test_a_reboot_interrupts_all_runs_and_loses_nothing_of_them",),
+    "60 power loss": (
+        "store/test_ledger.py:test_the_ledger_is_held_to_its_durability",
+        "store/test_read.py:test_a_log_that_a_power_cut_took_is_an_empty_one",
+        "workspaces/test_object_stores.py:test_what_a_kill_or_a_power_failure_left_is_made_again",
+    ),
     "61 sandbox unavailable": (
         "sessions/test_sandboxed.py:test_a_wall_that_cannot_be_had_is_refused_and_nothing_starts",
     ),
     "62 program removed": ("cli/test_kept_again.py:test_a_sandbox_that_is_gone_for_a_moment_costs_no_work",),
+    "63 model fails": (
+        "gateway/test_model_calls.py:test_twenty_agents_in_a_storm_all_finish_and_none_sees_a_refusal",
+        "gateway/test_runs.py:test_a_retry_after_a_killed_gateway_gets_a_new_one",
+    ),
     "65 clean-up fails": (
         "faults/test_rows.py:test_a_clean_up_that_fails_changes_no_verdict_and_is_done_by_the_next_start",
         "runs/test_recovery.py:test_what_cannot_be_brought_in_is_named_until_it_is",

@@ -1,5 +1,6 @@
 """The ledger when the disk fails to sync once, when another program has it to itself, and while it is copied."""
 
+import asyncio
 import contextlib
 import shutil
 import sqlite3
@@ -141,3 +142,24 @@ async def test_a_ledger_that_cannot_be_written_is_refused_with_the_cause(paths: 
     with pytest.raises(Broken, match=r"ledger\.db cannot be written: unable to open database file; make it writable"):
         async with open_ledger(store_at(paths)):
             pass
+
+
+async def test_a_write_whose_caller_is_cancelled_leaves_no_transaction_open(paths: StatePaths) -> None:
+    """It is cancelled while it waits for its transaction; it may be kept or not, but the next one is written at once."""
+    async with open_ledger(store_at(paths)) as ledger:
+        await ledger.append(step(1))
+        with contextlib.closing(sqlite3.connect(paths.ledger, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            cancelled = asyncio.ensure_future(ledger.append(step(2)))
+            await asyncio.wait([cancelled], timeout=0.2)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            other.execute("COMMIT")
+        async with asyncio.timeout(30):
+            await ledger.append(step(3))
+        with contextlib.closing(sqlite3.connect(paths.ledger, isolation_level=None, timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")  # nobody else is inside a transaction
+            other.execute("ROLLBACK")
+
+    assert cancelled.cancelled()
+    assert numbers(paths) in ([1, 3], [1, 2, 3])

@@ -73,7 +73,7 @@ def _start_lines(known: dict[str, object], folder: Path) -> Iterator[str]:
     yield "next:"
     if folder.resolve() != Path.cwd():
         yield f"  cd {escape(shlex.quote(str(folder)))}"
-    yield from (f"  {program()} {words}" for words in (f"status {run}", "logs -f", f"wait {run}"))
+    yield from (f"  {program()} {words}" for words in (f"attach {run}", "logs -f", f"wait {run}"))
 
 
 async def follow_apart(
