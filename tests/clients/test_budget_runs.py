@@ -7,6 +7,7 @@ from typing import Any
 from tests.cli import warm
 from tests.clients.conftest import MakeScene
 from tests.clients.real import CLAUDE, Scene, workers
+from tests.clients.test_continued import cut_off, resumed
 from tests.conftest import git
 
 IN, OUT = 1000, 500
@@ -62,6 +63,20 @@ def test_a_run_that_is_retried_goes_on_counting_and_may_be_given_more(scene: Mak
     assert workers(again)["w"]["limit"] == "budget"
     assert after == asked, "nothing was left to ask with"
     assert workers(more)["w"]["status"] == "succeeded", more
+
+
+def test_what_a_killed_agent_spent_counts_when_its_run_is_resumed(scene: MakeScene) -> None:
+    here = scene(CLAUDE)
+    cut_off(here)
+    asked = len(here.model.requests)
+    spent = (Decimal(here.model.usage.input) * 3 + Decimal(here.model.usage.output) * 15) / 1_000_000
+
+    report = resumed(here, "--budget", str(float(spent)))
+
+    worker = workers(report)["w"]
+    assert (worker["status"], worker["limit"]) == ("over_limit", "budget"), worker
+    assert len(here.model.requests) == asked, "nothing was left to ask with"
+    assert git(here.repo, "show", f"{worker['branch']}:half.txt") == "half"
 
 
 def test_a_budget_that_nobody_would_count_is_refused(scene: MakeScene) -> None:

@@ -111,8 +111,6 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
             context = await _with_recording(context, request, plan)
         if plan.budget is not None:
             context.budgets.add(ScopedBudget(scope="run", limit=plan.budget))
-        if request.is_reopened:
-            _count_spent(context, plan)
         await assert_holdable(context, plan)
         stages = await with_commits(context.repository, plan.steps)
         settled = replace(plan, steps=tuple(without_secret_label(stage, context.mask.text) for stage in stages))
@@ -121,6 +119,7 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
         if request.is_reopened:
             recovery += await reconcile_run(context, context.run)  # what a killed merge of this run left
             await pin(context.repository, context.run, context.base.commit)
+            _count_spent(context, plan)  # now that the killed sessions of this run have an end, and their usage
         settled = replace(settled, notes=(*settled.notes, *rebuilt, *recovery.notes))
         recovery = replace(recovery, rebuilt=tuple(rebuilt))
         async with _databases(context, request, plan) as databases:
