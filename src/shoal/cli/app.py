@@ -1,5 +1,6 @@
 """The commands by name; only the requested one is imported, so that each starts fast."""
 
+import gc
 import importlib
 import inspect
 import re
@@ -11,6 +12,8 @@ from typing import Literal, get_args, get_origin
 
 import typer
 from typer.models import OptionInfo, ParameterInfo
+
+from shoal.cli.main import SELDOM
 
 COMMANDS = (
     "init",
@@ -99,12 +102,13 @@ def make_app(names: Sequence[str]) -> typer.Typer:
 
 def find_command(name: str) -> Callable[..., int]:
     """Load the function of a command: it is in a module of the same name, or in one that it shares."""
-    if name in TOGETHER:
-        module = importlib.import_module(f"shoal.cli.{TOGETHER[name]}")
-        function: Callable[..., int] = getattr(module, f"{name}_command")
-        return function
-    command: Callable[..., int] = importlib.import_module(f"shoal.cli.{name}").command
-    return command
+    module = importlib.import_module(f"shoal.cli.{TOGETHER.get(name, name)}")
+    function: Callable[..., int] = getattr(module, f"{name}_command" if name in TOGETHER else "command")
+    if not gc.isenabled():
+        gc.freeze()  # what was imported stays anyway
+        gc.set_threshold(SELDOM, *gc.get_threshold()[1:])
+        gc.enable()
+    return function
 
 
 def _top(

@@ -25,11 +25,11 @@ from shoal.model.plan import Plan
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
 from shoal.sessions.context import RunContext
+from shoal.sessions.keep_patiently import describe_error
 from shoal.sessions.keep_work import KeptWork, add_patch
 from shoal.sessions.session import (
     add_facts,
     bring_back_settings,
-    describe_error,
     describe_start,
     mask_result,
     record_result,
