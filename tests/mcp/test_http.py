@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import resource
 import socket
 import stat
 import subprocess
@@ -146,13 +147,16 @@ def test_a_large_request_is_refused(served: Served) -> None:
 
 
 async def test_a_thousand_silent_connections_keep_nobody_out(served: Served) -> None:
-    silent = [socket.create_connection(("127.0.0.1", served.port), timeout=SECONDS) for _ in range(900)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(4096, limits[1])), limits[1]))
+    silent = [socket.create_connection(("127.0.0.1", served.port), timeout=SECONDS) for _ in range(1000)]
     try:
         async with served.open_client() as client:
             assert (await client.list_tools()).tools
     finally:
         for connection in silent:
             connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_taken_port_and_options_without_sense_are_refused(repo: Path, served: Served) -> None:
