@@ -73,7 +73,7 @@ def assert_all_done(repo: Path, report: dict[str, Any], most: int) -> None:
     (step,) = report["steps"]
     results = step["worker_results"]
     assert report["status"] == "succeeded", (step["status"], Counter(result["status"] for result in results))
-    assert report["queues"] == [{"queue": "todo", "total": most, "done": most, "at_work": 0, "waiting": 0}]
+    assert report["queues"] == [{"queue": "todo", "total": most, "done": most, "failed": 0, "at_work": 0, "waiting": 0}]
     assert sorted(int(result["prompt"]) for result in results) == list(range(1, most + 1))
     for result in results:
         assert (
@@ -117,6 +117,25 @@ def test_a_queue_grows_to_five_hundred_tasks_and_is_killed_on_the_way(repo: Path
     report = finish(repo, "resume", seconds=1200)
 
     assert_all_done(repo, report, 500)
+
+
+def test_a_failed_task_does_not_stop_the_others_unless_asked(repo: Path) -> None:
+    work = {"adapter": "command", "command": ["sh", "-c", "read n; [ $n != bad ]"]}
+    step = {"name": "drain", "from_queue": "todo", "agent": "w"}
+    write(repo, queues={"todo": {"tasks": ["bad", "a", "b"]}}, agents={"w": work}, steps=[step])
+    best = finish(repo, "run")
+    write(
+        repo,
+        queues={"todo": {"tasks": ["bad", "a", "b"]}},
+        agents={"w": work},
+        steps=[step | {"on_failure": "fail_fast"}],
+    )
+    fast = finish(repo, "run")
+
+    assert best["steps"][0]["status"] == "degraded"
+    assert best["queues"] == [{"queue": "todo", "total": 3, "done": 2, "failed": 1, "at_work": 0, "waiting": 0}]
+    assert fast["steps"][0]["status"] == "failed"
+    assert fast["queues"] == [{"queue": "todo", "total": 3, "done": 0, "failed": 1, "at_work": 0, "waiting": 2}]
 
 
 def test_steps_share_a_queue_and_take_what_another_does_not_get_to(repo: Path) -> None:

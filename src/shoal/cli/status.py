@@ -82,7 +82,8 @@ def claim_lines(run: RunState, now: float) -> Iterator[str]:
 def queue_lines(report: RunReport) -> Iterator[str]:
     """Describe how far each queue is."""
     for queue in report.queues:
-        counts = f"{queue.done} done, {queue.at_work} at work, {queue.waiting} waiting"
+        failed = f"{queue.failed} failed, " if queue.failed else ""
+        counts = f"{queue.done} done, {failed}{queue.at_work} at work, {queue.waiting} waiting"
         yield f"queue {escape(queue.name)}: {count(queue.total, 'task')}: {counts}"
 
 

@@ -68,17 +68,18 @@ class QueueCount:
     name: str
     total: int
     done: int
+    failed: int
     at_work: int
 
     @property
     def waiting(self) -> int:
         """Return how many tasks nobody has begun."""
-        return max(0, self.total - self.done - self.at_work)
+        return max(0, self.total - self.done - self.failed - self.at_work)
 
     def as_fields(self) -> dict[str, object]:
         """Return it for a document."""
-        counts = {"total": self.total, "done": self.done, "at_work": self.at_work, "waiting": self.waiting}
-        return {"queue": self.name, **counts}
+        ended = {"total": self.total, "done": self.done, "failed": self.failed}
+        return {"queue": self.name, **ended, "at_work": self.at_work, "waiting": self.waiting}
 
 
 QueueEvent = TaskQueued | TaskTaken
