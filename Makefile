@@ -47,6 +47,7 @@ test-kills: setup
 test-deep: setup clients
 	@sh scripts/browser
 	@sh scripts/sshd
+	@sh scripts/ray
 	$(PYTEST) $(AT_ONCE) -m 'deep and not alone' tests
 	$(PYTEST) -m 'deep and alone' tests
 	[ "$$(id -u)" -ne 0 ] || $(MAKE) --no-print-directory test-user

@@ -54,7 +54,7 @@ MAY_IMPORT = {
 ONE_DOOR = {
     "subprocess": "proc",
     "multiprocessing": "proc",
-    "asyncio.create_subprocess_exec": "proc",
+    "asyncio.create_subprocess_exec": "proc executors/carriers/ray_relay.py",
     "asyncio.create_subprocess_shell": "proc",
     "os.fork": "proc",
     "os.forkpty": "proc",
@@ -76,7 +76,7 @@ ONE_DOOR = {
     "argparse": "cli testing/model/__main__.py",
     "print": "cli testing/model/__main__.py",
     "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
-    "os.environ": "cli sessions runs doctor git gateway/process.py store/choice.py",
+    "os.environ": "cli sessions runs doctor git gateway/process.py store/choice.py executors/carriers/ray.py",
     "os.getenv": "cli sessions runs doctor git",
     "pydantic_ai": "agent",
     "acp": "sessions/acp/turn.py",
@@ -84,6 +84,7 @@ ONE_DOOR = {
     "starlette": "dashboard mcp/http.py",
     "uvicorn": "dashboard",
     "mcp": "mcp",
+    "ray": "executors/carriers/ray_cluster.py",
 }
 
 # Run by path, most of them inside a sandbox, and never imported.
@@ -99,7 +100,9 @@ PROGRAMS = {
     "doctor/attack.py",
 }
 
-HEAVY = "acp asyncio ctypes mcp opentelemetry psycopg pydantic pydantic_ai rich ruamel sqlite3 subprocess textual typer"
+HEAVY = (
+    "acp asyncio ctypes mcp opentelemetry psycopg pydantic pydantic_ai ray rich ruamel sqlite3 subprocess textual typer"
+)
 NOT_ROOMS = {"contract", "acceptance", "escapes", "clients", "faults"}
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

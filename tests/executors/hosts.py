@@ -117,12 +117,12 @@ def open_hosts(folder: Path, *, count: int = 3, has_shoal: bool = True) -> Itera
     for key in (home / ".ssh" / "key", folder / "host_key"):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
     with contextlib.ExitStack() as stack:
-        network = stack.enter_context(_open_network()) if os.geteuid() == 0 else None
+        network = stack.enter_context(open_network()) if os.geteuid() == 0 else None
         paths = _Paths(folder, home, _tools(folder, has_shoal=has_shoal))
         hosts = [stack.enter_context(_open_host(paths, number, network)) for number in range(1, count + 1)]
         _write_client(paths, hosts)
         if network is not None:
-            stack.enter_context(_enter_network(network))
+            stack.enter_context(enter_network(network))
         for host in hosts:
             _wait_for(host)
         path = f"{paths.shim}:{VENV}:{SYSTEM_PATH}"
@@ -150,7 +150,7 @@ def _tools(folder: Path, *, has_shoal: bool) -> str:
 
 
 @contextlib.contextmanager
-def _open_network() -> Iterator[str]:
+def open_network() -> Iterator[str]:
     """Make the namespace in which the coordinator runs, with a switch that the hosts are plugged into."""
     name = f"shoal-{os.getpid()}"
     run("ip", "netns", "add", name)
@@ -159,13 +159,14 @@ def _open_network() -> Iterator[str]:
         run("ip", "-n", name, "link", "add", "br0", "type", "bridge")
         run("ip", "-n", name, "addr", "add", f"{NODES}.254/24", "dev", "br0")
         run("ip", "-n", name, "link", "set", "br0", "up")
+        run("ip", "-n", name, "route", "add", "default", "dev", "br0")  # by it, programs find their own address
         yield name
     finally:
         run("ip", "netns", "del", name)
 
 
 @contextlib.contextmanager
-def _enter_network(name: str) -> Iterator[None]:
+def enter_network(name: str) -> Iterator[None]:
     """Put this thread, and what it starts, into the namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open("rb") as before, Path("/run/netns", name).open("rb") as inside:

@@ -12,6 +12,7 @@ from shoal.model.nodes import NodeAddress
 MODULES: Mapping[str, str] = {
     "pipe": "shoal.executors.carriers.pipe",
     "ssh": "shoal.executors.carriers.ssh",
+    "ray": "shoal.executors.carriers.ray",
 }
 
 
