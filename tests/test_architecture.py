@@ -76,7 +76,10 @@ ONE_DOOR = {
     "argparse": "cli testing/model/__main__.py",
     "print": "cli testing/model/__main__.py",
     "ctypes": "workspaces/mount.py sandboxes/seccomp.py limits",
-    "os.environ": "cli sessions runs doctor git gateway/process.py store/choice.py executors/carriers/ray.py",
+    "os.environ": (
+        "cli sessions runs doctor git gateway/process.py store/choice.py executors/carriers/ray.py"
+        " executors/carriers/ray_relay.py"
+    ),
     "os.getenv": "cli sessions runs doctor git",
     "pydantic_ai": "agent",
     "acp": "sessions/acp/turn.py",

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import itertools
 import os
 import pwd
 import shutil
@@ -20,6 +21,7 @@ SSHD = shutil.which("sshd", path=SYSTEM_PATH) or "sshd"
 SSH = shutil.which("ssh", path=SYSTEM_PATH) or "ssh"
 VENV = Path(sys.executable).parent
 NODES = "10.77.0"
+NETWORKS = itertools.count()
 START_SECONDS = 30.0
 
 
@@ -152,7 +154,7 @@ def _tools(folder: Path, *, has_shoal: bool) -> str:
 @contextlib.contextmanager
 def open_network() -> Iterator[str]:
     """Make the namespace in which the coordinator runs, with a switch that the hosts are plugged into."""
-    name = f"shoal-{os.getpid()}"
+    name = f"shoal-{os.getpid()}-{next(NETWORKS)}"
     run("ip", "netns", "add", name)
     try:
         run("ip", "-n", name, "link", "set", "lo", "up")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,16 +34,55 @@ from shoal.store.paths import StatePaths
 from shoal.store.reader import read_events
 from tests.acting import assert_nothing_left, shown, step
 from tests.conftest import git
+from tests.executors.hosts import open_hosts
 
 SECONDS = 60
 
-EXECUTORS: Mapping[str, tuple[NodeAddress, ...]] = {
-    "local": (),
-    "pipe": parse_nodes("pipe:4"),
-}
-"""The nodes of each; none runs sessions on this machine."""
-EVERY = pytest.mark.parametrize("nodes", EXECUTORS.values(), ids=EXECUTORS)
+EXECUTORS = [
+    pytest.param("local", id="local"),
+    pytest.param("pipe:4", id="pipe"),
+    pytest.param("node1:4,node2:4,node3:4", marks=pytest.mark.deep, id="ssh"),
+    pytest.param("ray", marks=pytest.mark.deep, id="ray"),
+]
+"""The nodes of each, as `--on` takes them; none but the first runs sessions in this process."""
+EVERY = pytest.mark.parametrize("nodes", EXECUTORS, indirect=True)
 Nodes = tuple[NodeAddress, ...]
+
+
+@pytest.fixture(scope="module")
+def ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Three hosts with an sshd, which this process may reach."""
+    with open_hosts(tmp_path_factory.mktemp("hosts")) as hosts, pytest.MonkeyPatch.context() as patch:
+        for name in ("HOME", "PATH"):
+            patch.setenv(name, hosts.environ[name])
+        yield
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    """Three nodes of Ray."""
+    from tests.executors.clusters import open_cluster  # Ray is installed for the deep tests alone
+
+    with open_cluster():
+        yield
+
+
+@pytest.fixture
+def nodes(request: pytest.FixtureRequest) -> Nodes:
+    """The nodes of an executor, which are up."""
+    text: str = request.param
+    if text == "local":
+        return ()
+    if text.startswith("node1"):
+        request.getfixturevalue("ssh_hosts")
+    if text == "ray":
+        request.getfixturevalue("ray_cluster")
+    return parse_nodes(text)
+
+
+def is_of(result: WorkerResult, nodes: Nodes) -> bool:
+    """Say whether a session ran on one of *nodes*; those of a cluster have longer names than it."""
+    return any(result.node.startswith(node.name) for node in nodes) if nodes else result.node == ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +135,7 @@ async def test_the_work_is_on_a_branch_and_the_result_is_reported_once(repo: Pat
     assert result.status is Status.SUCCEEDED
     assert shown(repo, result, "made.txt") == "new"
     assert reported == [result]
-    assert result.node == (nodes[0].name if nodes else "")
+    assert is_of(result, nodes)
     assert sessions_with(repo, SessionStarted) == sessions_with(repo, SessionEnded) == [result.session]
     assert_nothing_left(repo)
 

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import threading
+import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,53 +69,62 @@ class RayCarrier:
     @contextlib.asynccontextmanager
     async def connect(self, node: NodeAddress) -> AsyncIterator[NodeStream]:
         """Start an actor on *node*, and in it `shoal node --stdio`."""
-        relay = _make_relay(node.place)
+        relay = RelayActor(node.place)
         try:
-            await _start(relay, node)
+            await relay.start(node)
             async with _open_stream(relay) as stream:
                 yield stream
         finally:
-            await _end(relay)
+            await relay.end()
 
 
-def _make_relay(node: str) -> Any:  # noqa: ANN401 - Ray has no type for it
-    """Make the actor; it lives where we say or not at all, and once."""
-    return (
-        ray.remote(ray_relay.NodeRelay)
-        .options(
-            num_cpus=SHARE_OF_CPU,
-            max_restarts=0,
-            max_task_retries=0,
-            max_concurrency=CONCURRENT_CALLS,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
-        )
-        .remote()
-    )
+class RelayActor:
+    """The actor on a node: Ray places it where we say or not at all, and never starts it again."""
 
+    def __init__(self, node: str) -> None:
+        options = {
+            "num_cpus": SHARE_OF_CPU,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": CONCURRENT_CALLS,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=False),
+        }
+        self._actor = ray.remote(ray_relay.NodeRelay).options(**options).remote()
+        self._pending: set[asyncio.Future[Any]] = set()
 
-async def _start(relay: Any, node: NodeAddress) -> None:  # noqa: ANN401
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            await relay.start.remote(PYTHON)
-    except TimeoutError as error:
-        why = f"Ray started no actor on it within {START_SECONDS:g} s"
-        raise NodeUnavailable(node.name, why, "look at `ray status`") from error
-    except RayError as error:
-        raise NodeUnavailable(node.name, _first_line(error), "look at `ray status`") from error
+    async def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - each method has its own
+        """Call a method of the actor; raises `RayError` when the actor is lost."""
+        future = asyncio.wrap_future(getattr(self._actor, method).remote(*arguments).future())
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        # a cancelled call would end the thread of Ray's client, and with it all others
+        return await asyncio.shield(future)
 
+    async def start(self, node: NodeAddress) -> None:
+        """Start the node's process."""
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self.call("start", PYTHON)
+        except TimeoutError as error:
+            why = f"Ray started no actor on it within {START_SECONDS:g} s"
+            raise NodeUnavailable(node.name, why, "look at `ray status`") from error
+        except RayError as error:
+            raise NodeUnavailable(node.name, _first_line(error), "look at `ray status`") from error
 
-async def _end(relay: Any) -> None:  # noqa: ANN401
-    """End the process by the end of its input, and then the actor."""
-    with contextlib.suppress(TimeoutError, RayError):
-        async with asyncio.timeout(GRACE_SECONDS):
-            await relay.close_input.remote()
-            await relay.join.remote()
-    with contextlib.suppress(RayError):
-        ray.kill(relay, no_restart=True)
+    async def end(self) -> None:
+        """End the process by the end of its input, and then the actor."""
+        with contextlib.suppress(TimeoutError, RayError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self.call("close_input")
+                await self.call("join")
+        with contextlib.suppress(RayError):
+            ray.kill(self._actor, no_restart=True)
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=END_SECONDS)
 
 
 @contextlib.asynccontextmanager
-async def _open_stream(relay: Any) -> AsyncIterator[NodeStream]:  # noqa: ANN401
+async def _open_stream(relay: RelayActor) -> AsyncIterator[NodeStream]:
     """Pass bytes on, both ways, while the stream is open."""
     reader, state = asyncio.StreamReader(limit=BUFFER_BYTES), _RelayState()
     writer = RelayWriter(relay)
@@ -143,17 +153,19 @@ class _RelayState:
     complaint: str = ""
 
 
-async def _watch(relay: Any, state: _RelayState) -> None:  # noqa: ANN401
+async def _watch(relay: RelayActor, state: _RelayState) -> None:
     """Wait for the end of the process."""
     with contextlib.suppress(RayError):  # the actor is lost: who knows what became of the process
-        state.complaint = await relay.read_errors.remote()
+        state.complaint = await relay.call("read_errors")
         state.has_ended = True
 
 
-async def _pull(relay: Any, reader: asyncio.StreamReader, state: _RelayState, ending: asyncio.Task[None]) -> None:  # noqa: ANN401
+async def _pull(
+    relay: RelayActor, reader: asyncio.StreamReader, state: _RelayState, ending: asyncio.Task[None]
+) -> None:
     """Read what the process prints, until its end or the actor's."""
     try:
-        while chunk := await relay.read.remote(BUFFER_BYTES):
+        while chunk := await relay.call("read", BUFFER_BYTES):
             reader.feed_data(chunk)
             while _count_buffered(reader) > BUFFER_BYTES:  # noqa: ASYNC110 - nobody is told that it was read
                 await asyncio.sleep(PAUSE)
@@ -167,7 +179,7 @@ async def _pull(relay: Any, reader: asyncio.StreamReader, state: _RelayState, en
 class RelayWriter:
     """Sends what is written to the actor: in order, one message at a time."""
 
-    def __init__(self, relay: Any) -> None:  # noqa: ANN401
+    def __init__(self, relay: RelayActor) -> None:
         self._relay = relay
         self._waiting: deque[bytes] = deque()
         self._size = 0
@@ -199,7 +211,7 @@ class RelayWriter:
             while True:
                 await self._has_more.wait()
                 block = self._take()
-                await self._relay.write.remote(block)
+                await self._relay.call("write", block)
                 self._count(-len(block))
         except RayError:
             self.close()
@@ -229,6 +241,7 @@ async def join_cluster(place: str) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
     options |= {"address": place} if place else {"object_store_memory": STORE_BYTES, "include_dashboard": False}
     logging.getLogger("ray").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "More than 10MB of messages", UserWarning)  # they are what a carrier is for
     ray.cloudpickle.register_pickle_by_value(ray_relay)
     try:
         async with asyncio.timeout(START_SECONDS):
