@@ -20,6 +20,7 @@ from shoal.model.select import Select
 from shoal.model.setup import ToolFolder
 from shoal.model.status import Rule
 from shoal.model.store import StoreSettings
+from shoal.model.talk import helper_name
 from shoal.model.task import Task
 
 CHECKPOINT_SECONDS = 300.0
@@ -158,10 +159,11 @@ class Step(Stage):
 
     @property
     def reviewers(self) -> tuple[str, ...]:
-        """Return its reviewing agents: for contracts and for selection."""
+        """Return its further agents: for contracts, for selection, and those that its own may start."""
         reviews = [contract.reviewer for contract in self.contracts if isinstance(contract, AgentReview)]
         judge = self.select.judge if self.select else None
-        return (*reviews, *(() if judge is None else (judge,)))
+        helpers = map(helper_name, self.task.talk.agents if self.task.talk else ())
+        return (*reviews, *(() if judge is None else (judge,)), *helpers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

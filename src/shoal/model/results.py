@@ -17,11 +17,13 @@ NONE: Usage = MappingProxyType({"input_tokens": 0, "output_tokens": 0, "cost_usd
 
 
 class Purpose(StrEnum):
-    """What a session is for; a merge starts sessions of its own, whose work is already part of it."""
+    """What a session is for; a merge takes only work that nobody else has taken."""
 
     WORK = "work"
     VERIFY = "verify"
     RESOLVE = "resolve"
+    CHILD = "child"
+    """Started by another agent, which decides what becomes of the work."""
 
 
 def sum_usage(parts: Iterable[Usage]) -> dict[str, float]:
@@ -41,6 +43,8 @@ class WorkerResult:
     session: str
     status: Status
     purpose: Purpose = Purpose.WORK
+    parent: str = ""
+    """The session whose agent started it."""
     exit_code: int | None = None
     output: str = ""
     branch: str | None = None

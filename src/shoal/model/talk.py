@@ -25,6 +25,8 @@ class TalkGrant:
     notes: bool = False
     queue: str = ""
     """The queue of tasks that it may add to."""
+    agents: tuple[str, ...] = ()
+    """The agents that it may start, besides those like itself."""
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for what cannot be granted."""
@@ -37,6 +39,8 @@ class TalkGrant:
         for name in ("message", "notes"):
             if type(value := getattr(self, name)) is not bool:
                 raise BadInput(f"`talk.{name}` must be true or false, not {value!r:.40}")
+        if type(self.agents) is not tuple or not all(isinstance(name, str) for name in self.agents):
+            raise BadInput(f"`talk.agents` must be a list of names, not {self.agents!r:.40}")
 
     @classmethod
     def of(cls, given: Mapping[str, object]) -> Self:
@@ -45,6 +49,8 @@ class TalkGrant:
         for key in given:
             if key not in known:
                 raise UnknownName("key of `talk`", str(key), known)
+        if isinstance(agents := given.get("agents"), list):
+            given = {**given, "agents": tuple(agents)}
         return cls(**given)  # type: ignore[arg-type]  # checked as it is made
 
     @property
@@ -60,6 +66,11 @@ class TalkGrant:
     def for_child(self) -> Self:
         """Return what a child may do: the same, with one generation less; the number is shared."""
         return replace(self, depth=max(0, self.depth - 1))
+
+
+def helper_name(agent: str) -> str:
+    """Name the description of an agent that others may start, as reviewers are named."""
+    return f"helper:{agent}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +129,10 @@ class ChildSpawned:
     """The parent's."""
     parent: str
     child: str
-    content: str = ""
-    """A digest of what was asked, by which a resumed run finds the child again."""
     task: str = ""
-    """The beginning of the task, without secrets."""
+    """The whole task, without secrets; a resumed run goes on with it."""
+    agent: str = ""
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.setup import Setup
 from shoal.model.status import Rule
-from shoal.model.talk import TalkGrant
+from shoal.model.talk import helper_name
 from shoal.pipeline.keys.python_agent import canonical_replies
 from shoal.pipeline.keys.vary import temperature_problems
 from shoal.pipeline.load import Document
@@ -126,6 +126,8 @@ class StepResolver:
         vary = self._variations(shape, path, persona)
         for place, problem in temperature_problems(self.document.tree, path, vary, spec):
             self.refuse(place, problem)
+        for name in task.talk.agents if task.talk else ():
+            self._reviewer(helper_name(name), None, name)
         return Step(
             name=name,
             task=task,
@@ -219,7 +221,7 @@ class StepResolver:
             permissions=permissions,
             retry=shape.retry,
             setup=self.setup(shape, persona, self._agent_shape(spec)),
-            talk=_talk(shape) or _talk(persona) or spec.talk,
+            talk=next((given.talk.given for given in (shape, persona) if given.talk), spec.talk),
             budgets=self._budgets(shape, persona, spec),
         )
 
@@ -258,7 +260,7 @@ class StepResolver:
             budget=shape.budget.session_limit if shape.budget and shape.adapter != "python" else None,
             setup=self.setup(shape),
             permissions=_permissions(shape),
-            talk=_talk(shape),
+            talk=shape.talk.given if shape.talk else None,
             mind=_mind(shape),
         )
 
@@ -356,10 +358,6 @@ def _mind(shape: AgentShape) -> ModelSettings | None:
         replies=None if shape.replies is None else canonical_replies(shape.replies),
         budget=shape.budget.given if shape.budget else None,
     )
-
-
-def _talk(shape: CommonSettings) -> TalkGrant | None:
-    return None if shape.talk is None else shape.talk.given
 
 
 def _permissions(shape: CommonSettings) -> Permissions | None:

@@ -302,7 +302,8 @@ def _differences(client: Mapping[str, float], wire: Mapping[str, float]) -> Iter
 def spending_scopes(worker: WorkerSpec) -> tuple[str, ...]:
     """Name what the spending of a session counts towards."""
     named = (scope for scope in worker.task.budgets if ":" in scope)  # of a persona, or of a call of a program
-    return ("run", f"step:{worker.step}", *named, f"session:{worker.session}")
+    own = ("run", f"step:{worker.step}", *named, f"session:{worker.session}")
+    return tuple(dict.fromkeys((*own, *worker.charged)))
 
 
 def _session_budgets(context: RunContext, worker: WorkerSpec) -> list[ScopedBudget]:

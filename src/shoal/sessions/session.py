@@ -302,7 +302,7 @@ def prompt_summary(context: RunContext, worker: WorkerSpec) -> str:
 
 def describe_end(context: RunContext, worker: WorkerSpec, result: WorkerResult) -> tuple[Imported | SessionEnded, ...]:
     """Describe how a session ended."""
-    result = replace(result, purpose=worker.purpose)
+    result = replace(result, purpose=worker.purpose, parent=worker.parent)
     ended = SessionEnded(run=context.run, step=worker.step, session=worker.session, result=result)
     if result.branch is None or result.commit is None:
         return (ended,)

@@ -76,6 +76,10 @@ class WorkerSpec:
     """A command that compares its work with that of its siblings."""
     reviewers: Mapping[str, ResolvedTask] = field(default_factory=dict, repr=False)
     """The reviewers by the names that contracts use."""
+    charged: tuple[str, ...] = ()
+    """What its spending counts towards besides its own budgets: those of the agent that started it."""
+    parent: str = ""
+    """The session whose agent started it."""
     sandbox: Sandbox | None = None
     """Its sandbox, if not the run's."""
     kind: Kind | None = None
@@ -103,7 +107,7 @@ class WorkerSpec:
     @property
     def agent_name(self) -> str:
         """Its name for other agents of the run: the step's, with a number where that has several workers."""
-        return self.step if self.count == 1 else f"{self.step}.{self.index + 1}"
+        return self.step if self.count == 1 else f"{self.step}_{self.index + 1}"
 
     @property
     def is_in_process(self) -> bool:

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import itertools
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -31,6 +31,7 @@ from shoal.sessions.session_control import AgentMessage, Inbox, SessionControl
 from shoal.sessions.talking import hold_peer
 from shoal.sessions.worker import WorkerSpec
 from shoal.steps.admission import Admission
+from shoal.steps.children import Family, SpawnAllowance, open_family
 from shoal.steps.history import AttemptKey, History, Salvage, Visit
 from shoal.steps.prompt import next_attempt, with_interruption, with_rewind
 from shoal.workspaces.base_checkouts import base_ready, delta_ready
@@ -114,6 +115,10 @@ class WorkerRunner:
         self._retired: deque[WorkerKey] = deque()
         self.while_at_work: Callable[[WorkerSpec], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
         """Entered for each session while it runs."""
+        self.child_numbers: Counter[str] = Counter()
+        """How many sessions each agent has started."""
+        self.allowances: dict[str, SpawnAllowance] = {}
+        """What sessions that were started by agents may start in turn, by their steps."""
 
     async def run(self, worker: WorkerSpec) -> WorkerResult:
         """Run *worker*, with retries; a cancelled one is in `results` too."""
@@ -242,20 +247,31 @@ class WorkerRunner:
             loop.call_later(APART_SECONDS, task.cancel)
 
     async def _attempt(self, worker: WorkerSpec) -> WorkerResult:
-        async with self.limiter.slot(run=self.context.run, priority=worker.task.priority):
-            await self._may_start.wait()
-            if self._stopped_by is not None:
-                return self._note_unstarted(worker, self._stopped_by)
-            if worker.base in (None, self.context.base.commit):
-                return await self._until_known(worker.adapt_context(self.context), worker)
-            return await self._elsewhere(worker, worker.base)
+        """Run one attempt in a slot; what its agent has started may work on when it has ended."""
+        async with open_family(self, worker, self.allowances) as family:
+            async with (
+                self.limiter.slot(run=self.context.run, priority=worker.task.priority),
+                contextlib.nullcontext() if family is None else family.hold_slot(),
+            ):
+                result = await self._attempt_in_slot(worker, family)
+            if family is not None:
+                await family.finish(result)
+            return result
+
+    async def _attempt_in_slot(self, worker: WorkerSpec, family: Family | None) -> WorkerResult:
+        await self._may_start.wait()
+        if self._stopped_by is not None:
+            return self._note_unstarted(worker, self._stopped_by)
+        if worker.base in (None, self.context.base.commit):
+            return await self._until_known(worker.adapt_context(self.context), worker, family)
+        return await self._elsewhere(worker, worker.base, family)
 
     def _note_unstarted(self, worker: WorkerSpec, by: str) -> WorkerResult:
         unstarted = worker.result_without_start(Status.CANCELLED, f"stopped by {by}")
         self.note(worker, replace(unstarted, stopped_by=by))
         return self.result(worker)
 
-    async def _elsewhere(self, worker: WorkerSpec, base: str) -> WorkerResult:
+    async def _elsewhere(self, worker: WorkerSpec, base: str, family: Family | None) -> WorkerResult:
         """Run *worker* from a commit other than the run's."""
         async with contextlib.AsyncExitStack() as held:
             try:
@@ -263,14 +279,14 @@ class WorkerRunner:
             except FAULTS as error:  # its base is gone, which affects this worker only
                 self.note(worker, worker.result_without_start(Status.FAILED, f"it cannot start from {base}: {error}"))
                 return self.result(worker)
-            return await self._until_known(context, worker)
+            return await self._until_known(context, worker, family)
 
-    async def _until_known(self, context: RunContext, worker: WorkerSpec) -> WorkerResult:
+    async def _until_known(self, context: RunContext, worker: WorkerSpec, family: Family | None) -> WorkerResult:
         """Run a session, and again while its outcome is unknown; that counts as no attempt."""
         for _ in range(MOST_LOST):
             self.workers[WorkerKey(worker.step, worker.index)] = worker
             try:
-                return await self._session(context, worker)
+                return await self._session(context, worker, family)
             except SessionLost as lost:
                 last = lost.result
             if self._stopped_by is not None:
@@ -279,14 +295,18 @@ class WorkerRunner:
         self.note(worker, last)
         return self.result(worker)
 
-    async def _session(self, context: RunContext, worker: WorkerSpec) -> WorkerResult:
+    async def _session(self, context: RunContext, worker: WorkerSpec, family: Family | None) -> WorkerResult:
         self.active[worker.session] = worker
         if (task := asyncio.current_task()) is not None:
             self._tasks[worker.session] = task
         control = SessionControl(inbox=Inbox(is_open=worker.takes_messages))
         self._controls[worker.session] = control
         try:
-            with self._admission.carried(), hold_peer(context, worker, control.inbox), self.while_at_work(worker):
+            with (
+                self._admission.carried(),
+                hold_peer(context, worker, control.inbox, family),
+                self.while_at_work(worker),
+            ):
                 return await self._executor.run(context, worker, lambda result: self.note(worker, result), control)
         finally:
             del self.active[worker.session]

@@ -23,7 +23,7 @@ from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import WorkerResult
 from shoal.model.retry import Retry
 from shoal.model.setup import Setup
-from shoal.model.talk import TalkGrant
+from shoal.model.talk import TalkGrant, helper_name
 from shoal.model.task import AgentLike, InProcess, Task, Variable
 from shoal.pipeline.keys.duration import seconds
 from shoal.pipeline.names import OWN_FILE, make_label, own_file, slug
@@ -105,6 +105,10 @@ class AgentDirectory:
         if name in self._personas:
             return True
         return self.has_file and name in self.project.names and name not in (self.project.agents)
+
+    def helper(self, name: str, private: tuple[Path, ...]) -> ResolvedTask:
+        """Describe an agent that another may start."""
+        return ResolvedTask(name=name, prompt="", agent=self._by_name(name, private))
 
     def variables(self, env: Mapping[str, Variable] | None) -> tuple[dict[str, str], dict[str, str]]:
         """Read a task's variables; those of the form `{"from": NAME}` are secrets, returned with their host names."""
@@ -257,7 +261,9 @@ def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults, 
         talk=TalkGrant.of(task.talk) if isinstance(task.talk, Mapping) else task.talk or base.talk or agent.talk,
         budgets={**base.budgets, **_own_budgets(task, agent), **budgets},
     )
-    return replace(role, task=settled)
+    helpers = settled.talk.agents if settled.talk else ()
+    found = {helper_name(name): directory.helper(name, defaults.private) for name in helpers}
+    return replace(role, task=settled, reviewers={**role.reviewers, **found})
 
 
 def _own_budgets(task: Task, agent: AgentSpec) -> dict[str, SpendingLimit]:

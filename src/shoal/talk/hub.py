@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from shoal.model.masking import Mask
 from shoal.model.shared_events import SharedEvent
-from shoal.model.talk import MessageSent, MessagesTaken, TalkEvent, TalkGrant, TalkKind, TalkRefused
+from shoal.model.talk import ChildSpawned, MessageSent, MessagesTaken, TalkEvent, TalkGrant, TalkKind, TalkRefused
 from shoal.store.ledger import Ledger
 from shoal.store.notes import NoteStore
 from shoal.talk.claim_book import ClaimBook
-from shoal.talk.kind import CallRefused, Children, Letter, Postbox, Queues
+from shoal.talk.kind import CallRefused, ChildOrder, Children, Letter, Postbox, Queues
 from shoal.talk.quote import escape, quote
 
 MOST_TEXT_CHARS = 16_000
@@ -95,6 +95,8 @@ class TalkHub:
         self._asking: dict[str, str] = {}
         self._refusals: defaultdict[str, _Refusals] = defaultdict(_Refusals)
         self._undelivered: defaultdict[str, list[MessageSent]] = defaultdict(list)
+        self._children: defaultdict[str, list[ChildSpawned]] = defaultdict(list)
+        self._adopted: defaultdict[str, list[ChildSpawned]] = defaultdict(list)
 
     def restore(self, events: Sequence[TalkEvent]) -> None:
         """Continue after what was recorded before the run was resumed; what had not arrived arrives later."""
@@ -108,10 +110,27 @@ class TalkHub:
                 case MessagesTaken(messages=messages):
                     for name in messages:
                         open_.pop(name, None)
+                case ChildSpawned(parent=parent):
+                    self._children[parent].append(event)
                 case _:
                     pass
         for message in open_.values():
             self._undelivered[message.recipient].append(message)
+
+    def adopt_children(self, parent: str) -> Sequence[ChildSpawned]:
+        """Return once the sessions that an agent had started before the run was resumed."""
+        found = self._children.pop(parent, [])
+        self._adopted[parent].extend(found)
+        return found
+
+    def claim_child(self, parent: str, order: ChildOrder) -> str | None:
+        """Return the name of an adopted session with the same task, each once; `None` if there is none."""
+        wanted = (self.mask.text(order.task), order.agent, order.files)
+        for spawned in self._adopted[parent]:
+            if (spawned.task, spawned.agent, spawned.files) == wanted:
+                self._adopted[parent].remove(spawned)
+                return spawned.child
+        return None
 
     @contextlib.contextmanager
     def hold_peer(self, peer: Peer) -> Iterator[Peer]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shoal.model.talk import TalkGrant
-from shoal.talk import claims, messages, notes, queue
+from shoal.talk import children, claims, messages, notes, queue
 from shoal.talk.tool import Tool
 
 
@@ -23,6 +23,10 @@ def _queue(grant: TalkGrant) -> bool:
     return bool(grant.queue)
 
 
+def _spawn(grant: TalkGrant) -> bool:
+    return grant.may_spawn
+
+
 TOOLS: Mapping[str, Tool] = {
     tool.name: tool
     for tool in (
@@ -40,5 +44,10 @@ TOOLS: Mapping[str, Tool] = {
         Tool(notes.notes, _notes, is_read_only=True),
         Tool(queue.add_task, _queue),
         Tool(queue.add_tasks, _queue),
+        Tool(children.spawn, _spawn),
+        Tool(children.wait, _spawn),
+        Tool(children.status, _spawn, is_read_only=True),
+        Tool(children.diff, _spawn, is_read_only=True),
+        Tool(children.merge, _spawn),
     )
 }

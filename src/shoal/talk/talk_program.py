@@ -109,7 +109,9 @@ def list_tools(connection: Connection) -> None:
 def run_tool(connection: Connection, name: str, words: "list[str]") -> int:
     """Call a tool with NAME=VALUE; a value that stands alone is that of the first parameter without one."""
     known = {tool["name"]: tool for tool in call(connection, "tools/list", {})["tools"]} if words else {}
-    expected = list(known[name]["inputSchema"]["properties"]) if name in known else []
+    if words and name not in known:
+        raise Failed(f"no tool named {name!r}; known: {', '.join(known)}")
+    expected = list(known[name]["inputSchema"]["properties"]) if words else []
     given = {}
     for word in words:
         key, equals, value = word.partition("=")

@@ -20,7 +20,17 @@ class TalkShape(Shape):
     queue: str = ""
     """The queue, one of `queues`, that it may add tasks to."""
 
+    agents: list[str] = Field(default_factory=list)
+    """The agents that it may start, besides those like itself; under its own network and limits, or narrower ones."""
+
     @property
     def given(self) -> TalkGrant:
         """Build the value."""
-        return TalkGrant(spawn=self.spawn, depth=self.depth, message=self.message, notes=self.notes, queue=self.queue)
+        return TalkGrant(
+            spawn=self.spawn,
+            depth=self.depth,
+            message=self.message,
+            notes=self.notes,
+            queue=self.queue,
+            agents=tuple(self.agents),
+        )
