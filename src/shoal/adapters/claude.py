@@ -25,6 +25,7 @@ from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
+from shoal.model.talk import TalkAccess
 
 LOGIN = "run `claude` and log in, or set ANTHROPIC_API_KEY"
 ITS_OWN = "<synthetic>"
@@ -239,6 +240,7 @@ QUIET = {
 }
 MOST_RETRIES = "5"
 """Of its own ten, the last five take minutes: a login that is refused should not."""
+TALK_CONFIG = ".shoal-mcp.json"
 WRITERS = ("Write", "MultiEdit", "NotebookEdit")
 
 
@@ -262,13 +264,16 @@ class Claude:
             argv += ["--append-system-prompt-file", str(place.system_prompt_file)]
         if place.conversation is not None:
             argv += ["--resume", place.conversation]
-        argv += [*_permissions(tool_rules(task)), *spec.args]
+        talk = talk_files(place.talk)
+        if place.talk is not None:
+            argv += ["--mcp-config", str(place.home / TALK_CONFIG)]
+        argv += [*_permissions(tool_rules(task), has_talk=place.talk is not None), *spec.args]
         # as root it refuses to skip permissions unless this says that it is sandboxed
         env = {**QUIET, "CLAUDE_CODE_MAX_RETRIES": MOST_RETRIES, "IS_SANDBOX": "1"}
         model = self.gateway_settings(place.gateway)
         env.update(model.env)
         return Invocation(
-            argv=tuple(argv), stdin=self.message(task.prompt), env=env, home=dict(model.home), is_live=True
+            argv=tuple(argv), stdin=self.message(task.prompt), env=env, home={**model.home, **talk}, is_live=True
         )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
@@ -300,7 +305,15 @@ class Claude:
         return ClaudeReader()
 
 
-def _permissions(rules: ToolRules) -> Iterable[str]:
+def talk_files(access: TalkAccess | None) -> Mapping[str, bytes]:
+    """Write the server of an agent that may talk, in a file, because every user of a host can read arguments."""
+    if access is None:
+        return {}
+    server = {"type": "http", "url": access.url, "headers": {"Authorization": f"Bearer {access.token}"}}
+    return {TALK_CONFIG: json.dumps({"mcpServers": {"shoal": server}}).encode()}
+
+
+def _permissions(rules: ToolRules, *, has_talk: bool = False) -> Iterable[str]:
     """Return what it may use: what is not listed is not even there, and what is asked for is denied."""
     mode = "bypassPermissions" if rules.allow is None else "dontAsk"
     yield from ("--permission-mode", mode)
@@ -311,7 +324,8 @@ def _permissions(rules: ToolRules) -> Iterable[str]:
         # neither the project's settings nor any that the agent writes may allow more
         yield from ("--tools", ",".join(_tools(rules.allow)), "--setting-sources", "")
     if rules:
-        allow = [_rule(rule) for rule in rules.allow or ()]
+        talk = ("mcp__shoal",) if has_talk and rules.allow is not None else ()
+        allow = [*(_rule(rule) for rule in rules.allow or ()), *talk]
         lists = {"allow": allow, "deny": [_rule(rule) for rule in rules.deny]}
         yield from ("--settings", json.dumps({"permissions": lists}))
 

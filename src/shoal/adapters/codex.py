@@ -201,6 +201,11 @@ PROVIDER = (
     'wire_api = "responses"\nsupports_websockets = false\n'
 )
 NO_SHELL = "[features]\nshell_tool = false\nunified_exec = false\n"
+TALK = (
+    '[mcp_servers.shoal]\nurl = {url}\nbearer_token_env_var = "SHOAL_MCP_TOKEN"\nrequired = true\n'
+    "tool_timeout_sec = 660\n"
+)
+"""The tools of an agent that may talk; Codex would begin before they are there, and stop a call after a minute."""
 NO_SEARCH = 'web_search = "disabled"\n'
 SHELL = ("Bash", "shell", "exec_command")
 SEARCH = ("WebSearch", "web_search")
@@ -231,6 +236,8 @@ class Codex:
         # Codex offers web search to every model, and the gateway refuses it unless granted.
         has_no_search = place.gateway is not None and not {*place.gateway.grants} & {*SEARCH}
         home = {CONFIG: _settings(task.system_prompt, rules, provider=provider, has_no_search=has_no_search)}
+        if place.talk is not None:
+            home[CONFIG] += TALK.format(url=_text(place.talk.url))
         if forbidden := "".join(_forbidden(rules.deny)):
             home[".codex/rules/shoal.rules"] = forbidden
         files = {path: text.encode(errors="replace") for path, text in home.items()}

@@ -15,6 +15,7 @@ from shoal.model.gateway import GatewayAccess
 from shoal.model.permissions import Permissions, ToolRule
 from shoal.model.policy import Network
 from shoal.model.resolved_task import ResolvedTask
+from shoal.model.talk import TalkAccess
 
 NO_LOGIN = 41
 """The exit code of a client that was not let ask at all."""
@@ -197,6 +198,7 @@ CLIENT = Client(
     elsewhere={"GOOGLE_GENAI_USE_VERTEXAI": ("false",), "GOOGLE_GENAI_USE_GCA": ("false",)},
     knows=("model", "system prompt", "tool rules", "usage", "session"),
 )
+SETTINGS = ".gemini/settings.json"
 BY_KEY = b'{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
 ENVIRONMENT = {
     "GEMINI_CLI_TRUST_WORKSPACE": "true",
@@ -220,7 +222,7 @@ class Gemini:
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task), *task.agent.args),
             stdin=task.prompt.encode(errors="replace"),
             env={**ENVIRONMENT, **model.env},
-            home={**model.home, **dict(_files(task, place.workspace))},
+            home={**model.home, **_talk(place.talk, model.home), **dict(_files(task, place.workspace))},
         )
 
     def gateway_settings(self, access: GatewayAccess | None) -> GatewaySettings:
@@ -228,11 +230,20 @@ class Gemini:
         if access is None:
             return NO_SETTINGS
         env = {"GEMINI_API_KEY": access.token, "GOOGLE_GEMINI_BASE_URL": access.url_of("gemini")}
-        return GatewaySettings(env=env, home={".gemini/settings.json": BY_KEY})
+        return GatewaySettings(env=env, home={SETTINGS: BY_KEY})
 
     def reader(self) -> GeminiReader:
         """Read its stream of JSON."""
         return GeminiReader(LOGIN)
+
+
+def _talk(access: TalkAccess | None, home: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Add the server of an agent that may talk to settings of ours; the user's own stay as they are."""
+    if access is None or SETTINGS not in home:
+        return {}
+    headers = {"Authorization": f"Bearer {access.token}"}
+    server = {"httpUrl": access.url, "headers": headers, "trust": True, "timeout": 660_000}
+    return {SETTINGS: json.dumps({**json.loads(home[SETTINGS]), "mcpServers": {"shoal": server}}).encode()}
 
 
 def _arguments(task: ResolvedTask) -> Iterator[str]:

@@ -238,6 +238,8 @@ class Goose:
         argv += ["--output-format", "stream-json", "--with-builtin", "developer"]
         # with rules it gets only the tools that we know: using an unlisted one would end it
         argv += [*(("--no-profile",) if rules else ()), *(("--model", spec.model) if spec.model else ())]
+        if place.talk is not None and not rules:
+            argv += ["--with-extension", f"{place.talk.program} --stdio"]
         argv += [*_persona(task.system_prompt), *spec.args, "--instructions", "-"]
         env = {**QUIET, "GOOSE_MODE": "approve" if rules else "auto"}
         env.update(self.gateway_settings(place.gateway).env)

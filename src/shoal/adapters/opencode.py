@@ -177,6 +177,9 @@ class Opencode:
         assert_provider(self.name, task.agent.model, place.gateway)
         model = self.gateway_settings(place.gateway)
         config.update(json.loads(model.env.get(CONFIG, "{}")))
+        if place.talk is not None:
+            headers = {"Authorization": f"Bearer {place.talk.token}"}
+            config["mcp"] = {"shoal": {"type": "remote", "url": place.talk.url, "headers": headers, "enabled": True}}
         return Invocation(
             argv=(*(task.agent.command or (CLIENT.program,)), *_arguments(task, place), *task.agent.args),
             stdin=task.prompt.encode(errors="replace"),

@@ -26,6 +26,7 @@ from shoal.model.events import SessionEnded, Waiting
 from shoal.model.gateway import Recording
 from shoal.model.plan import Plan
 from shoal.model.repository import Repository
+from shoal.model.talk import TalkEvent
 from shoal.runs.killed_sessions import has_unfinished
 from shoal.runs.preflight import (
     adapters_for,
@@ -105,6 +106,8 @@ async def open_run(request: RunRequest, plan: Plan | None = None) -> AsyncIterat
     ):
         context = replace(context, gateway=gateway, upstreams=plan.upstreams)
         context = replace(context, talk=TalkHub(context.run, context.ledger, context.mask, notes_at(context.paths)))
+        if request.is_reopened:
+            _restore_talk(context)
         if request.on_event is not None:
             context.ledger.subscribe(request.on_event)
         if request.is_recorded or request.replay is not None:
@@ -166,6 +169,13 @@ async def _databases(context: RunContext, request: RunRequest, plan: Plan) -> As
     )
     async with open_shared_database(order) as databases:
         yield databases
+
+
+def _restore_talk(context: RunContext) -> None:
+    """Go on with the messages and children of the agents of a run that is resumed."""
+    if context.talk is not None:
+        events = (recorded.event for recorded in store_at(context.paths).read_talk(context.run))
+        context.talk.restore([event for event in events if isinstance(event, TalkEvent)])
 
 
 def _count_spent(context: RunContext, plan: Plan) -> None:

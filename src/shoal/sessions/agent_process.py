@@ -328,7 +328,8 @@ def _write_client_files(session: Session, model: ModelAccess) -> dict[str, Copie
     adapter = session.worker.adapter
     if adapter.client is None:
         return {}
-    files = adapter.invocation(session.task, replace(session.paths, gateway=model.access)).home
+    paths = replace(session.paths, gateway=model.access, talk=model.talk)
+    files = adapter.invocation(session.task, paths).home
     return furnish(session.directory.home, files, adapter, session.context.environ, model.access)
 
 

@@ -106,9 +106,17 @@ def talk_services(session: Session) -> tuple[Services, TalkAccess | None]:
     peer = None if hub is None else hub.find_session(session.id)
     if hub is None or peer is None or not session.context.sandbox.can_listen:
         return {}, None
+    return {TALK_PORT: serve_peer(hub, peer)}, _make_access(session, peer)
+
+
+def talk_access(session: Session) -> TalkAccess | None:
+    """Return how the agent of a session reaches the tools, if it may."""
+    return talk_services(session)[1]
+
+
+def _make_access(session: Session, peer: Peer) -> TalkAccess:
     program = f"{session.directory.inputs}/{PROGRAMS}{PROGRAM}"
-    access = TalkAccess(url=f"http://127.0.0.1:{TALK_PORT}{PATH}", token=peer.token, program=program)
-    return {TALK_PORT: serve_peer(hub, peer)}, access
+    return TalkAccess(url=f"http://127.0.0.1:{TALK_PORT}{PATH}", token=peer.token, program=program)
 
 
 def talk_needs(access: TalkAccess | None) -> tuple[Path, ...]:

@@ -71,6 +71,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
     return {
         "index": worker.index,
         "item": worker.item,
+        "parent": worker.parent or None,
         "session": worker.session,
         "prompt": worker.prompt,
         "agent": worker.agent,

@@ -10,6 +10,9 @@ from shoal.store.codec import encode
 LASTING = ("SessionStarted", "Imported", "SessionEnded")
 """The events that are also written to a session's own log, in case the ledger is lost."""
 
+TALK = ("MessageSent", "MessagesTaken", "ChildSpawned", "TalkRefused")
+"""The events of agents that talk, most of which a reading of the whole ledger leaves out."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
@@ -69,8 +72,11 @@ class Store(Protocol):
     def read_events(self, run: str | None = None, after: int = 0) -> Iterator[Recorded]:
         """Read the ledger in order, for one *run* or for all, with numbers above *after*.
 
-        Events of unknown kinds are skipped, but stay in the store; so do the plans of runs.
+        Events of unknown kinds are skipped, but stay in the store; so do the plans of runs, and messages of agents.
         """
+
+    def read_talk(self, run: str, after: int = 0) -> Iterator[Recorded]:
+        """Read what agents of *run* said to each other and started, in order, with numbers above *after*."""
 
     def read_plan(self, run: str) -> RunPlanned | None:
         """Read the last recorded plan of *run*."""

@@ -12,7 +12,7 @@ import psycopg
 
 from shoal.model.events import Recorded, RunPlanned
 from shoal.store.codec import UnknownEvent, decode
-from shoal.store.kind import LASTING, RunSize
+from shoal.store.kind import LASTING, TALK, RunSize
 from shoal.store.postgres_log import (
     CHANNEL,
     Connection,
@@ -28,8 +28,10 @@ MOST_IDLE = 2
 _Row = tuple[object, ...]
 _COLUMNS = "SELECT seq, at, kind, body FROM events WHERE repository = %s"
 _LEDGER = f"{_COLUMNS} AND session_log IS NULL"
-_PAGE = f"{_LEDGER} AND kind <> 'RunPlanned' AND seq > %s ORDER BY seq LIMIT {PAGE_ROWS}"
-_PAGE_OF_RUN = f"{_LEDGER} AND run = %s AND kind <> 'RunPlanned' AND seq > %s ORDER BY seq LIMIT {PAGE_ROWS}"
+_APART = "('RunPlanned', 'MessageSent', 'MessagesTaken', 'TalkRefused')"  # as in sqlite.py
+_PAGE = f"{_LEDGER} AND kind NOT IN {_APART} AND seq > %s ORDER BY seq LIMIT {PAGE_ROWS}"
+_PAGE_OF_RUN = f"{_LEDGER} AND run = %s AND kind NOT IN {_APART} AND seq > %s ORDER BY seq LIMIT {PAGE_ROWS}"
+_PAGE_OF_TALK = f"{_LEDGER} AND run = %s AND kind = ANY (%s) AND seq > %s ORDER BY seq LIMIT {PAGE_ROWS}"
 _PAGE_OF_LOG = f"{_COLUMNS} AND session_log = %s AND kind <> ALL (%s) AND seq > %s ORDER BY seq LIMIT {PAGE_ROWS}"
 _PAGE_OF_KIND = f"{_COLUMNS} AND session_log = %s AND kind = %s AND seq > %s ORDER BY seq LIMIT {PAGE_ROWS}"
 _PLAN = f"{_LEDGER} AND run = %s AND kind = 'RunPlanned' ORDER BY seq DESC LIMIT 1"
@@ -98,6 +100,10 @@ class PostgresStore:
     def read_unended(self, run: str) -> Iterator[Recorded]:
         """Read the start events of those sessions of *run* that have no end."""
         return _decode_rows(self._fetch(_UNENDED, run))
+
+    def read_talk(self, run: str, after: int = 0) -> Iterator[Recorded]:
+        """Read what agents of *run* said to each other and started, in order."""
+        return self._read_pages(_PAGE_OF_TALK, (run, list(TALK)), after)
 
     def read_session(self, session: str, after: int = 0, kind: str | None = None) -> Iterator[Recorded]:
         """Read the log of *session* in order, with numbers above *after*, or only the events of one *kind*."""

@@ -12,7 +12,7 @@ from shoal.errors import Broken
 from shoal.model.events import Recorded, RunPlanned
 from shoal.store.codec import UnknownEvent, decode
 from shoal.store.database import DAMAGE, LEDGER, SESSION, Database, check_version, primary_code
-from shoal.store.kind import LASTING, RunSize
+from shoal.store.kind import LASTING, TALK, RunSize
 from shoal.store.paths import StatePaths
 from shoal.store.rebuild import OnRebuilt, rebuild
 
@@ -26,7 +26,9 @@ _UNENDED = (
     "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'SessionStarted' AND session NOT IN"
     " (SELECT session FROM events WHERE run = ? AND kind = 'SessionEnded' AND session IS NOT NULL) ORDER BY seq"
 )
-_NOT_OF_LEDGER = "('RunPlanned')"  # plans are large and only needed to resume a run
+# plans are large and only needed to resume a run; messages of agents may be many, and change no state
+_NOT_OF_LEDGER = "('RunPlanned', 'MessageSent', 'MessagesTaken', 'TalkRefused')"
+_TALK = f"SELECT seq, at, kind, body FROM events WHERE run = ? AND seq > ? AND kind IN {TALK} ORDER BY seq LIMIT 1000"  # noqa: S608
 _NOT_OF_LOG = f"{LASTING}"  # these belong to the ledger, and are only needed to rebuild it
 _PLAN = "SELECT seq, at, kind, body FROM events WHERE run = ? AND kind = 'RunPlanned' ORDER BY seq DESC LIMIT 1"
 _SIZES = "SELECT run, max(at), max(seq), sum(length(body)) FROM events GROUP BY run ORDER BY min(seq) DESC"
@@ -81,6 +83,13 @@ class SqliteStore:
             rows = [] if connection is None else connection.execute(_PLAN, (run,)).fetchall()
         events = [recorded.event for recorded in _decode_rows(rows)]
         return next((event for event in events if isinstance(event, RunPlanned)), None)
+
+    def read_talk(self, run: str, after: int = 0) -> Iterator[Recorded]:
+        """Read what agents of *run* said to each other and started, in order."""
+        with _open_reader(self.paths.ledger, self.paths.sessions) as connection:
+            while connection is not None and (rows := connection.execute(_TALK, (run, after)).fetchall()):
+                yield from _decode_rows(rows)
+                after = rows[-1][0]
 
     def read_session(self, session: str, after: int = 0, kind: str | None = None) -> Iterator[Recorded]:
         """Read the log of *session* in order, with numbers above *after*, or only the events of one *kind*."""

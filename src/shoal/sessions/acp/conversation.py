@@ -13,6 +13,7 @@ from shoal.errors import first_error
 from shoal.model.activity import Act, Activity
 from shoal.model.permissions import Decision, PermissionManager
 from shoal.model.resolved_task import ResolvedTask
+from shoal.model.talk import TalkAccess
 from shoal.sessions.acp.turn import AcpTurn, ConnectionLost, TurnAnswer, TurnRefused, one_line
 from shoal.sessions.acp.updates import ToolCall, Updates
 from shoal.sessions.acp.wire import AcpWire, AnswersUnread, is_answer, is_request, is_update
@@ -22,6 +23,7 @@ from shoal.sessions.output_log import OutputLog
 from shoal.sessions.policy import note_decision
 from shoal.sessions.sandboxed import SandboxedProcess
 from shoal.sessions.session_control import take_message
+from shoal.sessions.talking import talk_access
 from shoal.sessions.worker import Session
 
 MOST_GARBAGE = 100
@@ -49,6 +51,7 @@ class AcpConversation:
         note: Callable[[Decision], None],
         conversation: str | None = None,
         next_message: Callable[[], str | None] = lambda: None,
+        talk: TalkAccess | None = None,
     ) -> None:
         permitted = manager.permissions
         self._has_rules = permitted.allowed_tools is not None or bool(permitted.deny)
@@ -65,6 +68,7 @@ class AcpConversation:
             began=self._began,
             conversation=conversation,
             next_message=lambda: None if self._cut else self._next_message(),
+            talk=talk,
         )
         self._updates = Updates(self._end_if_denied)
         self._wire: AcpWire | None = None
@@ -248,5 +252,6 @@ async def run_acp(session: Session) -> AgentEnd:
         lambda decision: note_decision(session, decision),
         conversation=session.worker.conversation,
         next_message=lambda: take_message(session.context, session.id, session.control),
+        talk=talk_access(session),
     )
     return await run_process(session, talk)

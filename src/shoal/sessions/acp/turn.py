@@ -1,6 +1,6 @@
 """One turn with an agent, through the protocol's SDK: initialize, session, model and mode, prompt."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from shoal.adapters.events import LONGEST, explain_failure, number, words
 from shoal.errors import Unavailable
 from shoal.model.resolved_task import ResolvedTask
 from shoal.model.results import sum_usage
+from shoal.model.talk import TalkAccess
 from shoal.sessions.acp.wire import AcpWire
 
 try:
@@ -66,7 +67,9 @@ class AcpTurn:
         began: Callable[[str], None],
         conversation: str | None = None,
         next_message: Callable[[], str | None] = lambda: None,
+        talk: TalkAccess | None = None,
     ) -> None:
+        self._servers: list[Any] = list(_talk_servers(talk))
         self._conversation = conversation
         self._can_load = False
         self.is_loading = False
@@ -107,7 +110,7 @@ class AcpTurn:
         extras: dict[str, Any] = {"systemPrompt": {"append": self._task.system_prompt}} if is_appended else {}
         session: _Opened
         if self._conversation is None:
-            session = await agent.new_session(cwd=self._cwd, mcp_servers=[], **extras)
+            session = await agent.new_session(cwd=self._cwd, mcp_servers=self._servers, **extras)
             self.session = session.session_id
         else:
             session = await self._load(agent, self._conversation)
@@ -128,7 +131,7 @@ class AcpTurn:
         if not self._can_load:
             raise TurnRefused("it cannot load a session")
         self.is_loading = True
-        loaded = await agent.load_session(cwd=self._cwd, session_id=conversation, mcp_servers=[])
+        loaded = await agent.load_session(cwd=self._cwd, session_id=conversation, mcp_servers=self._servers)
         self.is_loading = False
         self.session = conversation
         return loaded
@@ -232,3 +235,11 @@ def _error_text(error: acp.RequestError) -> str:
         case {"details": str(more)} | {"message": str(more)} | str(more):
             return one_line(f"{error} ({more})")
     return one_line(str(error))
+
+
+def _talk_servers(access: TalkAccess | None) -> Iterator[schema.McpServerStdio]:
+    """Name the server of an agent that may talk, by a command, which every agent takes."""
+    if access is not None:
+        env = {"SHOAL_MCP_URL": access.url, "SHOAL_MCP_TOKEN": access.token}
+        variables = [schema.EnvVariable(name=name, value=value) for name, value in env.items()]
+        yield schema.McpServerStdio(name="shoal", command=access.program, args=["--stdio"], env=variables)

@@ -1,0 +1,66 @@
+"""A run of agents that talk is killed and resumed: children that ended are kept, and no message arrives twice."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.cli.conftest import SHOAL, Shoal, environment
+from tests.conftest import git
+
+PLAN = """
+if [ ! -e first.txt ]; then
+  shoal-talk spawn 'echo child > child.txt'
+  shoal-talk wait
+  shoal-talk inbox wait=30 most=1 > first.txt
+  while shoal-talk agents | grep -q ^other; do sleep 0.1; done
+  echo ready
+  sleep 60
+fi
+shoal-talk spawn 'echo child > child.txt' > again.txt
+shoal-talk wait >> again.txt
+shoal-talk inbox > second.txt
+shoal-talk inbox > third.txt
+exit 0
+"""
+OTHER = """
+until shoal-talk send plan one; do sleep 0.1; done
+shoal-talk send plan two
+"""
+
+
+def test_a_killed_run_repeats_neither_children_nor_messages(repo: Path, shoal: Shoal) -> None:
+    talk = {"spawn": 1, "message": True}
+    agents = {"shell": {"adapter": "command", "command": ["sh", "-s"], "talk": talk}}
+    steps = [{"name": "plan", "agent": "shell", "prompt": PLAN}, {"name": "other", "agent": "shell", "prompt": OTHER}]
+    (repo / "p.yaml").write_text(json.dumps({"agents": agents, "steps": steps}))
+    command = [str(SHOAL), "run", "p.yaml", "--events"]
+    with subprocess.Popen(
+        command, cwd=repo, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if '"ready' in line)
+        running.send_signal(signal.SIGKILL)
+        running.stdout.read()
+    before = child_of(json.loads(shoal("status", "--json").out))
+
+    report = json.loads(shoal("resume", "--json").out)
+
+    (plan,) = next(step["worker_results"] for step in report["steps"] if step["step"] == "plan")
+    files = {name: git(repo, "show", f"{plan['branch']}:{name}.txt") for name in ("first", "second", "third", "again")}
+    assert report["status"] == "succeeded"
+    assert child_of(report) == before, "one session, which was not started again"
+    assert files["again"].startswith("plan_1 has been started\nplan_1: succeeded")
+    assert "> one" in files["first"]
+    assert "> two" in files["second"]
+    assert "> one" not in files["second"]
+    assert files["third"] == "no messages"
+
+
+def child_of(report: dict[str, list[dict[str, list[dict[str, str]]]]]) -> list[str]:
+    return [
+        worker["session"]
+        for step in report["steps"]
+        for worker in step["worker_results"]
+        if "plan_" in worker["session"]
+    ]
