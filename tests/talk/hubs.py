@@ -46,12 +46,15 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def open_scene(tmp_path: Path, *names: str, grant: TalkGrant = MESSAGE) -> AsyncIterator[Scene]:
+async def open_scene(
+    tmp_path: Path, *names: str, grant: TalkGrant = MESSAGE, keeps_events: bool = True
+) -> AsyncIterator[Scene]:
     """Open a hub with the agents *names*."""
     paths = StatePaths.of(tmp_path)
     events: list[Event] = []
     async with open_ledger(store_at(paths)) as ledger, asyncio.TaskGroup() as group:
-        ledger.subscribe(lambda recorded: events.append(recorded.event))
+        if keeps_events:
+            ledger.subscribe(lambda recorded: events.append(recorded.event))
         scene = Scene(TalkHub("run-1", ledger, Mask(), notes_at(paths)), paths, events, {}, {}, [])
         tasks = []
         with contextlib.ExitStack() as held:

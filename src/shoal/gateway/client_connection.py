@@ -86,7 +86,7 @@ class ClientConnection:
             target=event.target.decode(),
             headers=[(name, value) for name, value in event.headers],
         )
-        _assert_framing(request, self._most_bytes)
+        assert_framing(request, self._most_bytes)
         return request
 
     async def read_body(self) -> bytes:
@@ -167,7 +167,7 @@ class ClientConnection:
                     await self._writer.drain()
 
 
-def _assert_framing(request: RequestHead, most_bytes: int) -> None:
+def assert_framing(request: RequestHead, most_bytes: int) -> None:
     """Refuse a request whose end two servers could read differently, and one that would change the protocol."""
     if len(request.headers) > MOST_HEADERS:
         raise RequestRefused(431, f"a request may have {MOST_HEADERS} headers")

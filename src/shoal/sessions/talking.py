@@ -24,6 +24,8 @@ from shoal.talk.server import PATH, serve_peer
 
 PROGRAM = "shoal-talk"
 TASK_CHARS = 200
+GATHER_SECONDS = 0.2
+"""How long a call that waits for messages goes on waiting when the first has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,11 @@ class InboxPostbox:
 
     async def take(self, most: int, seconds: float) -> list[Letter]:
         """Remove up to *most* messages; wait up to *seconds* for the first."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.inbox.wait()
+        if not len(self.inbox) and seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.inbox.wait()
+                    await asyncio.sleep(GATHER_SECONDS)  # who writes once often writes twice: one call for both
         letters: list[Letter] = []
         while len(letters) < most and (message := self.inbox.first()) is not None:
             self.inbox.remove(message)

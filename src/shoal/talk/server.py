@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import h11
-
 from shoal import __version__
 from shoal.errors import UnknownName
 from shoal.gateway.arrivals import ServeConnection
-from shoal.gateway.client_connection import ClientConnection, ClientGone, RequestHead, RequestRefused
+from shoal.gateway.client_connection import RequestHead, RequestRefused
+from shoal.talk.connection import ToolConnection
 from shoal.talk.hub import Peer, TalkHub
 from shoal.talk.kind import CallRefused
 from shoal.talk.table import TOOLS
@@ -23,7 +22,6 @@ MOST_CALLS = 16
 """Calls of one session at the same time; others wait."""
 VERSIONS = ("2025-06-18", "2025-03-26", "2024-11-05")
 """The versions of the protocol, newest first; they do not differ in what is used here."""
-JSON = [(b"content-type", b"application/json")]
 PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 INSTRUCTIONS = (
     "You are one of several agents of a run of Shoal, each in its own sandbox. These tools reach the others. "
@@ -46,19 +44,19 @@ def serve_peer(hub: TalkHub, peer: Peer) -> ServeConnection:
     room = asyncio.Semaphore(MOST_CALLS)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = ClientConnection(reader, writer, most_bytes=MOST_BYTES)
+        client = ToolConnection(reader, writer, most_bytes=MOST_BYTES)
         try:
             while await _serve_request(hub, peer, client, room):
                 pass
-        except (OSError, TimeoutError, h11.ProtocolError, ClientGone):
-            pass  # a client that violates HTTP or has gone gets no answer
+        except (OSError, EOFError, TimeoutError):
+            pass  # a client that has gone gets no answer
         finally:
             client.close()
 
     return serve
 
 
-async def _serve_request(hub: TalkHub, peer: Peer, client: ClientConnection, room: asyncio.Semaphore) -> bool:
+async def _serve_request(hub: TalkHub, peer: Peer, client: ToolConnection, room: asyncio.Semaphore) -> bool:
     try:
         request = await client.read_head()
         if request is None:
@@ -68,16 +66,12 @@ async def _serve_request(hub: TalkHub, peer: Peer, client: ClientConnection, roo
     except RequestRefused as refusal:
         if refusal.status not in (404, 405):  # which clients probe
             hub.note_refusal(peer, "", refusal.message)
-        await client.refuse(refusal.status, json.dumps({"error": {"message": refusal.message}}).encode())
-        return False
-    except h11.RemoteProtocolError as error:
-        await client.refuse(400, json.dumps({"error": {"message": f"this is not HTTP: {error}"}}).encode())
-        return False
+        return await client.answer(refusal.status, _encode({"error": {"message": refusal.message}}), is_last=True)
     async with room:
         answer = await answer_body(Caller(hub, peer), body)
     if answer is None:
-        return await client.answer(202, [], b"")
-    return await client.answer(200, JSON, answer)
+        return await client.answer(202, b"")
+    return await client.answer(200, answer)
 
 
 def _assert_request(hub: TalkHub, peer: Peer, request: RequestHead) -> None:
