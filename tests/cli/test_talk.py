@@ -64,3 +64,23 @@ def child_of(report: dict[str, list[dict[str, list[dict[str, str]]]]]) -> list[s
         for worker in step["worker_results"]
         if "plan_" in worker["session"]
     ]
+
+
+def test_a_log_shows_what_an_agent_said_and_started_and_what_it_was_refused(repo: Path, shoal: Shoal) -> None:
+    script = "shoal-talk spawn 'echo x > x'; shoal-talk spawn true; until shoal-talk send ui 'a \\033[31mb'; do sleep 0.1; done"
+    agents = {"shell": {"adapter": "command", "command": ["sh", "-s"], "talk": {"spawn": 1, "message": True}}}
+    steps = [
+        {"name": "api", "agent": "shell", "prompt": script},
+        {"name": "ui", "agent": "shell", "prompt": "shoal-talk inbox wait=30"},
+    ]
+    (repo / "p.yaml").write_text(json.dumps({"agents": agents, "steps": steps}))
+
+    said = shoal("run", "p.yaml")
+    log = shoal("logs", "api-").out
+
+    assert "-- starts api_1: echo x > x --" in log
+    assert "-- refused spawn: you and the agents that you started may start 1, and all have been started --" in log
+    assert "-- to ui: a " in log
+    assert "\033[31m" not in log
+    live = said.out + said.err
+    assert all(word in live for word in ("spawned  api", "refused  api", "told     api"))

@@ -1,6 +1,7 @@
 """`shoal logs`: what an agent printed."""
 
 import asyncio
+import heapq
 import re
 from collections.abc import Callable, Iterator
 from typing import Annotated
@@ -26,11 +27,13 @@ from shoal.model.events import (
     SessionEnded,
 )
 from shoal.model.results import WorkerResult
+from shoal.model.talk import ChildSpawned, MessageSent, TalkRefused
 from shoal.store.documents import event_line
 from shoal.store.following import has_session_log, is_owned, pause
 from shoal.store.lookup import find_session
+from shoal.store.paths import StatePaths
 from shoal.store.progress import RunTail
-from shoal.store.reader import read_events, read_session
+from shoal.store.reader import read_events, read_session, store_at
 from shoal.store.run_state import SessionState
 
 # Removed rather than escaped: many programs print colours, and a line of escapes is unreadable.
@@ -56,6 +59,13 @@ def log_line(event: Event, paint: Paint) -> str | None:
             return paint(f"-- ended by signal {number} --" if number else f"-- exited with {code} --", "dim")
         case AgentMessaged():
             return _message_line(event, paint)
+        case MessageSent(recipient=recipient, text=text):
+            return _paint_result(f"-- to {escape(recipient)}", text, lambda part: paint(part, "mark"))
+        case ChildSpawned(child=child, task=task):
+            return paint(f"-- starts {escape(child)}: {beginning(task, PROMPT)} --", "mark")
+        case TalkRefused(tool=tool, why=why, times=times):
+            often = f" ({times} times)" if times > 1 else ""
+            return paint(f"-- refused {escape(tool) or 'a request'}{often}: {escape(why)} --", "warn")
         case AgentActed():
             return _activity_line(event, paint)
         case PermissionDecided(allowed=False, subject=subject, rule=rule):
@@ -142,13 +152,23 @@ def command(
         output.print_out(prompt_line(chosen.prompt, paint))
     if chosen.result is not None and not has_session_log(place.paths, chosen.session):
         output.print_err(missing_log_line(chosen.session))
-    for recorded in watch.follow() if follow else read_session(place.paths, chosen.session):
+    for recorded in (
+        watch.follow() if follow else read_whole_log(place.paths, run_of(state, chosen).run, chosen.session)
+    ):
         line = event_line(recorded) if json else log_line(recorded.event, paint)
         if line is not None:
             output.print_out(line)
     if not json and (result := watch.result) is not None:
         output.print_out(end_line(result, paint))
     return 0
+
+
+def read_whole_log(paths: StatePaths, run: str, session: str) -> Iterator[Recorded]:
+    """Read the log of *session* with what its agent said to others and started, in order of time."""
+    talk = (
+        recorded for recorded in store_at(paths).read_talk(run) if getattr(recorded.event, "session", "") == session
+    )
+    return heapq.merge(read_session(paths, session), talk, key=lambda recorded: recorded.at)
 
 
 def _print_run(place: RepositoryState, run: str, *, is_following: bool, json: bool) -> int:

@@ -37,6 +37,7 @@ from shoal.model.events import (
 )
 from shoal.model.repository import Repository
 from shoal.model.results import Purpose, RunReport, WorkerResult
+from shoal.model.talk import ChildSpawned, MessageSent, TalkRefused
 from shoal.store.documents import event_line, run_document, text
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class ProgressLines:
             case AgentMessaged(session=session, is_delivered=is_delivered, text=text):
                 word = "received" if is_delivered else "missed  "
                 return f"{word} {escape(session).ljust(self._width)}  {self._paint(beginning(text, LINE), 'dim')}"
+            case MessageSent() | ChildSpawned() | TalkRefused():
+                return self._talk_line(event)
             case SessionStarted(session=session, prompt=prompt):
                 asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
                 return f"started  {escape(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
@@ -107,6 +110,17 @@ class ProgressLines:
         word = "checking" if session in self._running else "running"
         self._running.add(session)
         return f"{word:8} {escape(session)}"
+
+    def _talk_line(self, event: MessageSent | ChildSpawned | TalkRefused) -> str:
+        """Say what an agent said to another, started, or was refused."""
+        session = escape(event.session).ljust(self._width)
+        match event:
+            case MessageSent(recipient=recipient, text=text):
+                return f"told     {session}  {self._paint(f'{escape(recipient)}: {beginning(text, LINE)}', 'dim')}"
+            case ChildSpawned(child=child):
+                return f"spawned  {session}  {self._paint(escape(child), 'dim')}"
+            case TalkRefused(tool=tool, why=why):
+                return f"refused  {session}  {self._paint(f'{escape(tool)}: {beginning(why, LINE)}', 'dim')}"
 
     def _run_started(self, event: RunStarted) -> str:
         where = f"sandbox {escape(event.wall)}, {escape(event.workspace)}"
