@@ -1,5 +1,5 @@
 # All targets work in a fresh clone; they need only python3, git and make.
-.PHONY: setup clients demo test test-fast test-clients test-browser test-kills test-deep test-user test-rights check bench clean
+.PHONY: setup clients demo test test-fast test-clients test-browser test-kills test-deep test-user test-rights check docs bench clean
 
 PYTEST = .venv/bin/python -m pytest $(if $(CI),-p scripts.no_skips)
 # more workers than processors: most tests wait for processes to start and to end
@@ -10,7 +10,7 @@ RIGHTS = $(addprefix tests/,$(addprefix cli/test_,run.py demo.py clean.py doctor
 # real agent clients at pinned versions: those of `make test`, and those that only `make test-clients` uses
 CLIENTS = claude codex goose
 OTHERS = gemini copilot opencode aider claude-agent-acp codex-acp node
-SCRIPTS = scripts/clients scripts/no_skips.py scripts/reference.py $(wildcard scripts/bench*.py)
+SCRIPTS = scripts/clients scripts/no_skips.py scripts/reference $(wildcard scripts/bench*.py)
 
 setup:
 	@sh scripts/setup
@@ -64,6 +64,11 @@ check: setup
 	.venv/bin/mypy --strict src tests $(SCRIPTS) $(wildcard examples/python/*.py)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+
+# the documentation as a site, in build/site; a broken link or a page that no menu lists is an error
+docs: setup
+	@.venv/bin/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
 
 bench: setup
 	.venv/bin/python scripts/bench.py

@@ -5,7 +5,7 @@ ShoalError
 │   ├── BadRepository   what we were pointed at cannot be worked on
 │   └── UnknownName     a name that is not known, with the nearest one
 ├── Unavailable         what was asked for by name is not available on this host: exit 5
-│   └── WallBroken      the sandbox failed its check from inside
+│   └── SandboxBroken   the sandbox failed its check from inside
 ├── GitFailed           git said no where it should not have
 ├── RunBroken           a run could not be finished; what came of its agents is in its report
 ├── SetupFailed         the commands that make a workspace ready failed

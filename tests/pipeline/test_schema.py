@@ -214,5 +214,6 @@ def test_the_table_of_validators_has_no_entry_that_nobody_uses() -> None:
     assert [name for name in TAKES if not is_used(*name.split("."))] == []
 
 
-def test_the_reference_is_not_stale() -> None:
-    assert reference.PAGE.read_text() == reference.page(), "run `python -m scripts.reference`"
+@pytest.mark.parametrize("path", reference.PAGES, ids=lambda path: path.stem)
+def test_the_reference_is_not_stale(path: Path) -> None:
+    assert path.read_text() == reference.PAGES[path](), "run `python -m scripts.reference`"

@@ -1,17 +1,16 @@
-"""Write docs/yaml.md, the reference of all keys, from the schema."""
+"""docs/yaml.md: every key of a pipeline file, from the schema."""
 
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from shoal.pipeline.editor_schema.schema import schema
 from shoal.pipeline.editor_schema.values import WORD
 
-PAGE = Path(__file__).parents[1] / "docs" / "yaml.md"
 INTRODUCTION = """\
 # Every key of a pipeline file
 
-Written by `scripts/reference.py` from what `shoal schema` prints: change the docstrings in `src/shoal/pipeline`, not
+Written by `python -m scripts.reference` from what `shoal schema` prints: change the docstrings in `src/shoal/pipeline`, not
 this page. [Pipelines](pipelines.md) shows how the keys are used; `shoal init` writes a file to start from, which an
 editor with a YAML language server checks and completes as you type.
 """
@@ -136,8 +135,4 @@ def _range(value: Schema) -> str:
 
 
 def _anchor(heading: str) -> str:
-    return heading.lower().replace("`", "").replace(" ", "-")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
+    return re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
