@@ -10,7 +10,7 @@ RIGHTS = $(addprefix tests/,$(addprefix cli/test_,run.py demo.py clean.py doctor
 # real agent clients at pinned versions: those of `make test`, and those that only `make test-clients` uses
 CLIENTS = claude codex goose
 OTHERS = gemini copilot opencode aider claude-agent-acp codex-acp node
-SCRIPTS = scripts/clients scripts/no_skips.py scripts/reference $(wildcard scripts/bench*.py)
+SCRIPTS = scripts/clients scripts/no_skips.py scripts/picture.py scripts/reference $(wildcard scripts/bench*.py)
 
 setup:
 	@sh scripts/setup
