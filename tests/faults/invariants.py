@@ -145,8 +145,8 @@ def _once(scene: Scene) -> Iterator[str]:
     yield from _starts_once(events)
     moves = Counter((type(e).__name__, e.new) for e in _of(events) if isinstance(e, MergeRecorded | DeliveryRecorded))
     yield from (f"I4: {kind} to {new} was recorded {times} times" for (kind, new), times in moves.items() if times > 1)
-    subjects = git(scene.repo, "log", "--format=%s", f"{scene.base}..main").splitlines()
-    landed = Counter(line.split(":")[0] for line in subjects)
+    sessions = git(scene.repo, "log", "--format=%(trailers:key=Shoal-Session,valueonly)", f"{scene.base}..main").split()
+    landed = Counter(sessions)
     yield from (f"I4: {name} landed {times} times" for name, times in landed.items() if times > 1)
 
 

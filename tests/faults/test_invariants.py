@@ -89,8 +89,8 @@ def orphan(scene: Scene) -> str:
 
 
 def land_again(scene: Scene) -> None:
-    subject = git(scene.repo, "log", "-1", "--format=%s", "main")
-    again = git(scene.repo, "commit-tree", "-p", "main", "-m", subject, "main^{tree}")
+    message = git(scene.repo, "log", "-1", "--format=%B", "main")
+    again = git(scene.repo, "commit-tree", "-p", "main", "-m", message, "main^{tree}")
     git(scene.repo, "update-ref", "refs/heads/main", again)
 
 
