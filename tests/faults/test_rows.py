@@ -150,6 +150,22 @@ ROWS = {
         "gateway/test_model_calls.py:test_twenty_agents_in_a_storm_all_finish_and_none_sees_a_refusal",
         "gateway/test_runs.py:test_a_retry_after_a_killed_gateway_gets_a_new_one",
     ),
+    "PostgreSQL: restart": (
+        "databases/test_limits.py:test_a_server_that_restarts_is_waited_for_before_the_next_agent",
+        "store/test_postgres.py:test_a_server_that_restarts_is_waited_for_and_nothing_is_lost",
+    ),
+    "PostgreSQL: connection cut": ("store/test_postgres.py:test_events_whose_commit_was_not_heard_are_kept_once",),
+    "PostgreSQL: too many connections": ("databases/test_limits.py:test_an_agent_has_so_many_connections_and_no_more",),
+    "PostgreSQL: disk filled": ("databases/test_limits.py:test_an_agent_that_fills_the_server_is_over_its_disk_limit",),
+    "PostgreSQL: kill -9": (
+        "databases/test_kills.py:test_a_server_of_our_own_ends_with_the_run_that_is_killed",
+        "databases/test_kills.py:test_a_users_server_is_cleared_by_the_next_run_that_names_it",
+        "store/test_postgres.py:test_a_run_of_a_live_process_is_known_to_others_until_that_is_killed",
+    ),
+    "PostgreSQL: unreachable": (
+        "databases/test_limits.py:test_a_server_that_is_not_there_is_an_error_at_once",
+        "cli/test_shared_ledger.py:test_a_wrong_address_is_refused_before_anything_is_recorded",
+    ),
     "65 clean-up fails": (
         "faults/test_rows.py:test_a_clean_up_that_fails_changes_no_verdict_and_is_done_by_the_next_start",
         "runs/test_recovery.py:test_what_cannot_be_brought_in_is_named_until_it_is",

@@ -1,5 +1,6 @@
 """What the administrator of a server does for a run: its database, and the role and schema of each session."""
 
+import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -90,6 +91,7 @@ async def open_pool(conninfo: str, database: str | None = None) -> AsyncIterator
     pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
         complete, min_size=0, max_size=POOL, timeout=CONNECT_SECONDS, open=False, kwargs={"autocommit": True}
     )
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what goes wrong is said by us, and not on stderr
     await pool.open()
     try:
         yield pool

@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -215,26 +215,34 @@ async def _create_shared(
     patience: Patience,
     dump: str,
 ) -> SharedDatabase:
-    try:
+    with contextlib.ExitStack() as unreached, _explained(intent):
+        if intent.server:
+            unreached.callback(forget_intent, order.paths, intent)
         async with await _connect(conninfo, is_own=not intent.server) as connection:
             rights = await _check_rights(connection, intent)
             address = _find_address(connection, conninfo)
             if intent.server:
+                unreached.pop_all()  # from here on, something may be there
                 stack.push_async_callback(_leave_server, order.paths, intent, conninfo)
             await admin.create_database(connection, intent)
-    except psycopg.Error as error:
-        if intent.server and not isinstance(error, psycopg.errors.DuplicateDatabase):
-            raise Unavailable(
-                f"the database server {intent.server}", describe_error(error), "check its address and role"
-            ) from None
-        raise Broken(f"the database of the run could not be made: {describe_error(error)}") from None
-    pool = await stack.enter_async_context(open_pool(conninfo, intent.name))
-    async with pool.connection() as connection:
-        await admin.close_to_public(connection, rights)
-        baseline = await admin.measure_database(connection)
+        pool = await stack.enter_async_context(open_pool(conninfo, intent.name))
+        async with pool.connection() as connection:
+            await admin.close_to_public(connection, rights)
+            baseline = await admin.measure_database(connection)
     return SharedDatabase(
         intent=intent, pool=pool, rights=rights, address=address, patience=patience, dump=dump, baseline_bytes=baseline
     )
+
+
+@contextlib.contextmanager
+def _explained(intent: DatabaseIntent) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        why = describe_error(error)
+        if intent.server:
+            raise Unavailable(f"the database server {intent.server}", why, "check its address and role") from None
+        raise Broken(f"the database of the run could not be made: {why}") from None
 
 
 async def _connect(conninfo: str, *, is_own: bool) -> Connection:

@@ -210,6 +210,9 @@ async def open_executor(context: RunContext, plan: Plan) -> AsyncIterator[Remote
     if not plan.nodes:
         yield None
         return
+    if plan.database.is_shared:
+        why, remedy = "agents on other machines cannot reach its socket", "use `per_agent`, or run on this machine"
+        raise Unavailable("database_strategy: shared with nodes", why, remedy)
     async with open_fleet(context, plan, plan.nodes, Placement(plan.placement)) as fleet:
         for task in plan.assignments:
             fleet.assert_place({**task.agent.needs_node, **task.needs_node})
