@@ -66,6 +66,7 @@ async def test_a_bare_host_becomes_a_node_and_a_second_time_changes_nothing(host
 
     assert (first.is_new, second.is_new) == (True, False)
     assert first.build == second.build
+    assert (first.offer.version, first.offer.host) == (__version__, host.name if host.link else first.offer.host)
     assert version_on(host, "current") == version_on(host, __version__) == f"shoal {__version__}"
     assert sorted(path.name for path in (host.home / NODE).iterdir()) == [__version__, "builds", "current"]
 

@@ -92,6 +92,12 @@ async def _install(host: str, *, python: str | None, source: WheelSource) -> Non
     node = await install_node(host, os.environ, python=python, wheels=source, on_step=print_step)
     how = "installed" if node.is_new else "already has"
     output.print_out(f"{escape(host)}: {how} shoal {node.version} ({node.build}), with Python {node.python.version}")
+    held = ", ".join(node.offer.sandboxes)
+    output.print_out(
+        f"{escape(host)}: runs {node.offer.capacity} agents at once, sandbox: {escape(held) or 'none works'}"
+    )
+    for sandbox, why in node.offer.missing.items() if not held else ():
+        output.print_err(f"{escape(host)}: {escape(sandbox)}: {escape(why)}")
     for build in node.removed:
         output.print_out(f"{escape(host)}: removed the unused {escape(build)}")
 

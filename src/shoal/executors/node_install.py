@@ -12,9 +12,12 @@ from pathlib import Path
 from shoal import __version__, proc
 from shoal.errors import BadInput, Unavailable
 from shoal.executors.carriers.kind import NodeUnavailable
+from shoal.executors.carriers.ssh import SshCarrier
 from shoal.executors.carriers.ssh_host import CONNECT_SECONDS, NODE_FOLDER, SshHost, explain_ssh, open_ssh_host
+from shoal.executors.node_connection import greet
 from shoal.executors.own_wheel import build_wheel
 from shoal.model.command import Command
+from shoal.model.nodes import NodeAddress, NodeOffer
 
 PROGRAM = Path(__file__).with_name("install_program.py")
 INSTALL_SECONDS = 900.0
@@ -75,6 +78,8 @@ class InstalledNode:
     version: str
     build: str
     python: HostPython
+    offer: NodeOffer
+    """What the node says that it can do."""
     is_new: bool
     removed: tuple[str, ...]
     """Older builds that nobody uses any more."""
@@ -105,6 +110,7 @@ async def install_node(
             mode = "wheels" if wheels.folder or wheels.is_sent else "index"
             command = host.command(INSTALL, found.path, __version__, build, mode, stdin=archive)
             installed = await _ask(host, command, INSTALL_SECONDS)
+        offer = await _greet(host, build)
         switched = await _ask(host, _program(host, found.path, "switch", __version__, build), PROBE_SECONDS)
     removed = switched.get("removed")
     return InstalledNode(
@@ -112,6 +118,7 @@ async def install_node(
         version=__version__,
         build=build,
         python=found,
+        offer=offer,
         is_new=installed.get("is_new") is True,
         removed=tuple(map(str, removed)) if isinstance(removed, list) else (),
     )
@@ -130,6 +137,14 @@ async def uninstall_node(place: str, environ: Mapping[str, str], *, python: str 
 def _refuse_option(python: str | None) -> None:
     if python is not None and (not python or python.startswith("-") or set(python) & set(" \t\n*?[")):
         raise BadInput(f"--python {python!r} names no program; give its path on the host, or a name like python3.12")
+
+
+async def _greet(host: SshHost, build: str) -> NodeOffer:
+    """Start a node of *build* and exchange greetings, before any run could use it."""
+    address = NodeAddress(carrier="ssh", place=host.place, name=host.place)
+    async with SshCarrier(address, host, f"builds/{build}").connect(address) as stream:
+        hello = await greet(stream, address)
+    return hello.offer or NodeOffer(version=hello.version)
 
 
 async def _probe(host: SshHost, python: str | None) -> HostPython:

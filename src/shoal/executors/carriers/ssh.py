@@ -42,6 +42,8 @@ class SshCarrier:
 
     address: NodeAddress
     host: SshHost
+    version: str = __version__
+    """Which of the installed versions is preferred."""
 
     async def find_nodes(self) -> Sequence[NodeAddress]:
         """Return its only node."""
@@ -50,7 +52,7 @@ class SshCarrier:
     @contextlib.asynccontextmanager
     async def connect(self, node: NodeAddress) -> AsyncIterator[NodeStream]:
         """Start `shoal node --stdio` on the host."""
-        command = self.host.command(RUN_NODE, __version__, stdin=OpenInput())
+        command = self.host.command(RUN_NODE, self.version, stdin=OpenInput())
         errors = HeadTailBuffer(STDERR_BYTES)
         async with open_process_stream(command, grace=GRACE_SECONDS, is_node=False, errors=errors) as stream:
             await _skip_greeting(stream.reader, node, errors)
