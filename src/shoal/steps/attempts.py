@@ -297,6 +297,8 @@ class WorkerRunner:
 
     async def _session(self, context: RunContext, worker: WorkerSpec, family: Family | None) -> WorkerResult:
         self.active[worker.session] = worker
+        if family is not None:
+            family.parent = worker  # under another name, if the outcome of the session before it is unknown
         if (task := asyncio.current_task()) is not None:
             self._tasks[worker.session] = task
         control = SessionControl(inbox=Inbox(is_open=worker.takes_messages))

@@ -60,7 +60,8 @@ class Family:
 
     def __init__(self, runner: "WorkerRunner", parent: WorkerSpec, allowance: SpawnAllowance) -> None:
         self._runner = runner
-        self._parent = parent
+        self.parent = parent
+        """The worker as it runs now."""
         self._allowance = allowance
         self._children: dict[str, _StartedChild] = {}
         self._group = asyncio.TaskGroup()
@@ -72,7 +73,7 @@ class Family:
     @contextlib.asynccontextmanager
     async def hold_slot(self) -> AsyncIterator[None]:
         """Take over the slot of the running attempt, to lend it to children while their parent waits for them."""
-        self._end = None if self._parent.seconds is None else time.monotonic() + self._parent.seconds
+        self._end = None if self.parent.seconds is None else time.monotonic() + self.parent.seconds
         with self._lending:
             await self._lending.take_back()
             await self._adopt()
@@ -115,7 +116,7 @@ class Family:
         """Put the work of a child where the parent's git can read it, and return the path."""
         _, branch, base = self._work(name)
         context = self._runner.context
-        folder = context.paths.session_dir(self._parent.session) / "input" / FOLDER
+        folder = context.paths.session_dir(self.parent.session) / "input" / FOLDER
         folder.mkdir(exist_ok=True)
         target = folder / f"{name}.bundle"
         if not target.exists():
@@ -137,7 +138,7 @@ class Family:
             if child.ended.is_set():
                 continue
             if child.worker.session in self._runner.active:
-                self._runner.stop_session(child.worker.session, f"the end of {self._parent.agent_name}")
+                self._runner.stop_session(child.worker.session, f"the end of {self.parent.agent_name}")
             elif child.task is not None:
                 child.task.cancel()
 
@@ -155,26 +156,26 @@ class Family:
 
     def _take_allowance(self) -> None:
         if self._allowance.left <= 0:
-            most = self._parent.task.talk.spawn if self._parent.task.talk else 0
+            most = self.parent.task.talk.spawn if self.parent.task.talk else 0
             raise CallRefused(f"you and the agents that you started may start {most}, and all have been started")
         self._allowance.left -= 1
 
     def _next_name(self) -> str:
-        numbers, name = self._runner.child_numbers, self._parent.agent_name
+        numbers, name = self._runner.child_numbers, self.parent.agent_name
         numbers[name] += 1
         return f"{name}_{numbers[name]}"
 
     def _find_same(self, order: ChildOrder) -> str | None:
         """Return an adopted child with the same task: a parent that starts again asks for it again."""
         talk = self._runner.context.talk
-        return None if talk is None else talk.claim_child(self._parent.agent_name, order)
+        return None if talk is None else talk.claim_child(self.parent.agent_name, order)
 
     async def _adopt(self) -> None:
         """Go on with the children that the session had before the run was resumed."""
         talk = self._runner.context.talk
-        for spawned in () if talk is None else talk.adopt_children(self._parent.agent_name):
+        for spawned in () if talk is None else talk.adopt_children(self.parent.agent_name):
             order = ChildOrder(task=spawned.task, agent=spawned.agent, files=spawned.files)
-            self._runner.child_numbers[self._parent.agent_name] += 1
+            self._runner.child_numbers[self.parent.agent_name] += 1
             with contextlib.suppress(CallRefused):
                 self._take_allowance()
                 worker = replace(self._make_worker(order, spawned.child), step=spawned.child)
@@ -185,8 +186,8 @@ class Family:
         started = StepStarted(run=context.run, step=name, workers=1, on_failure="best_effort")
         spawned = ChildSpawned(
             run=context.run,
-            session=self._parent.session,
-            parent=self._parent.agent_name,
+            session=self.parent.session,
+            parent=self.parent.agent_name,
             child=name,
             task=context.mask.text(order.task),
             agent=order.agent,
@@ -212,7 +213,7 @@ class Family:
             child.ended.set()
 
     def _make_worker(self, order: ChildOrder, name: str) -> WorkerSpec:
-        parent = self._parent
+        parent = self.parent
         task = self._task(order, name)
         adapter = adapter_of(task.agent, this_host())
         mine, own = network_of(parent.task, parent.adapter), network_of(task, adapter)
@@ -236,14 +237,14 @@ class Family:
 
     def _task(self, order: ChildOrder, name: str) -> ResolvedTask:
         """Make the task of a child from that of its parent, or of an agent that its parent may start."""
-        parent = self._parent.task
+        parent = self.parent.task
         base = parent
         if order.agent not in ("", parent.agent.name):
             known = parent.talk.agents if parent.talk else ()
             if order.agent not in known:
                 listed = ", ".join((parent.agent.name, *known))
                 raise CallRefused(f"you may not start the agent {order.agent!r:.60}; you may start: {listed}")
-            base = self._parent.reviewers[helper_name(order.agent)]
+            base = self.parent.reviewers[helper_name(order.agent)]
         prompt = briefing(Task(order.task, files=order.files)).prompt
         left = None if self._end is None else max(1.0, self._end - time.monotonic())
         seconds = [bound for bound in (left, base.timeout, base.agent.timeout) if bound is not None]
@@ -254,7 +255,7 @@ class Family:
             title="",
             inputs={},
             timeout=min(seconds, default=None),
-            limits=_narrow_limits(self._parent.limits, base),
+            limits=_narrow_limits(self.parent.limits, base),
             permissions=_narrow_permissions(parent.permitted, base),
             expect="any",
             retry=Retry(),
