@@ -1,26 +1,18 @@
 """A killed or stopped run is resumed: finished work is kept, and only the rest starts again."""
 
-import itertools
 import json
 import signal
 import subprocess
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shoal.adapters.client import this_host
 from tests.cli.conftest import SHOAL, Shoal, environment
-from tests.cli.flows import written
+from tests.cli.resuming import Scene, statuses
 from tests.conftest import git
 from tests.sessions.test_acp import PROGRAM as ACP_AGENT
-
-# Agents count their starts, and one of them blocks for as long as the file `block` names it.
-COUNT = 'me=$SHOAL_STEP-$SHOAL_WORKER_INDEX; echo $me >> "$OUTSIDE/starts"; echo x >> $me.txt; '
-BLOCK = 'if [ "$(cat "$OUTSIDE/block" 2>/dev/null)" = $me ]; then echo "blocked $me"; sleep 60; fi; '
-WORK = f'{COUNT}{BLOCK}eval "$(head -n 1 "$SHOAL_PROMPT_FILE")"'
 
 EVERY_SHAPE = """\
 steps:
@@ -51,51 +43,9 @@ SESSIONS = Counter(
 )
 
 
-class Scene:
-    """A repository, a pipeline in it, and what its agents left outside."""
-
-    def __init__(self, repo: Path, outside: Path, shoal: Shoal) -> None:
-        self.repo, self.outside, self.shoal = repo, outside, shoal
-        outside.mkdir()
-
-    def write(self, steps: str, more: str = "") -> None:
-        runtime = "sandbox: none, network: host, max_concurrent_workers: 3"
-        script = f'OUTSIDE="{self.outside}"; export OUTSIDE; {WORK}'
-        written(self.repo, steps, runtime=runtime, more=more, work=script)
-
-    def starts(self) -> Counter[str]:
-        return Counter((self.outside / "starts").read_text().split())
-
-    def block(self, worker: str) -> None:
-        (self.outside / "block").write_text(worker)
-
-    def unblock(self) -> None:
-        (self.outside / "block").unlink(missing_ok=True)
-
-    def interrupt(self, marker: str, with_signal: int = signal.SIGKILL, *words: str) -> None:
-        """Start the pipeline, and send a signal when an agent prints *marker*."""
-        command = [str(SHOAL), "run", "p.yaml", "--events", *words]
-        with subprocess.Popen(
-            command, cwd=self.repo, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as running:
-            assert running.stdout is not None
-            next(line for line in running.stdout if marker in line)
-            running.send_signal(with_signal)
-            running.stdout.read()
-
-    def report(self, *words: str) -> tuple[int, dict[str, Any]]:
-        said = self.shoal(*words, "--json")
-        assert said.out, said.err
-        return said.code, json.loads(said.out)
-
-
 @pytest.fixture
 def scene(repo: Path, shoal: Shoal, tmp_path: Path) -> Scene:
     return Scene(repo, tmp_path / "outside", shoal)
-
-
-def statuses(report: dict[str, Any]) -> dict[str, str]:
-    return {step["step"]: step["status"] for step in report["steps"]}
 
 
 @pytest.mark.parametrize("blocked", ["plan-0", "many-1", "cells-1", "rounds-0", "best-1", "last-0"])
@@ -304,26 +254,6 @@ def test_a_gate_is_answered_while_nobody_is_there(
     assert statuses(report)["ask"] == status
 
 
-def test_of_two_resumes_at_the_same_moment_one_wins(scene: Scene) -> None:
-    scene.write('steps:\n  - {name: only, agent: work, prompt: "true"}\n')
-    scene.block("only-0")
-    scene.interrupt("blocked only-0")
-    scene.unblock()
-
-    both = [
-        subprocess.Popen([SHOAL, "resume"], cwd=scene.repo, env=environment(), stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [process.communicate(timeout=60)[1] for process in both]
-
-    codes = sorted(process.returncode for process in both)
-    assert codes in ([0, 2], [0, 0]), said  # one that looks when the other has ended finds nothing to resume
-    if codes == [0, 2]:
-        refusals = ("is still running (process", "was resumed by another process")
-        assert any(text in line for line in said for text in refusals), said
-    assert scene.starts() == Counter({"only-0": 2})
-
-
 @pytest.mark.parametrize("words", [("resume",), ("retry", "--from", "last")])
 def test_it_continues_in_the_background_where_that_is_asked(scene: Scene, shoal: Shoal, words: tuple[str, ...]) -> None:
     scene.write(
@@ -340,65 +270,3 @@ def test_it_continues_in_the_background_where_that_is_asked(scene: Scene, shoal:
     assert Path(known["output"]).read_text() != ""
     assert scene.starts() == Counter({"first-0": 1, "last-0": 2})
     assert (nothing.code, "nothing was interrupted" in nothing.err) == (0, True)
-
-
-def test_an_owner_that_stood_still_while_another_took_its_run_over_writes_nothing_more(scene: Scene) -> None:
-    scene.write(
-        'steps:\n  - {name: a, agent: work, prompt: "true"}\n  - {name: b, agent: work, needs: [a], prompt: "true"}\n'
-    )
-    scene.block("a-0")
-    with subprocess.Popen(
-        [SHOAL, "run", "p.yaml", "--events"],
-        cwd=scene.repo,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as former:
-        assert former.stdout is not None
-        next(line for line in former.stdout if "blocked a-0" in line)
-        former.send_signal(signal.SIGSTOP)
-        scene.unblock()
-        for lock in scene.repo.glob(".shoal/runs/*.lock"):  # a lock that is lost, as on a network's disk
-            lock.rename(f"{lock}.lost")
-        for lost in scene.repo.glob(".shoal/runs/*.lost"):
-            lost.with_suffix("").touch()
-            lost.unlink()
-        code, report = scene.report("resume")
-        before = scene.shoal("status", "--json").out, git(scene.repo, "for-each-ref")
-        former.send_signal(signal.SIGCONT)
-        _, said = former.communicate(timeout=60)
-
-    assert (code, statuses(report)) == (0, {"a": "succeeded", "b": "succeeded"})
-    assert former.returncode == 3
-    assert "was taken over by process" in said
-    assert (scene.shoal("status", "--json").out, git(scene.repo, "for-each-ref")) == before
-    assert scene.starts() == Counter({"a-0": 2, "b-0": 1})
-
-
-@pytest.mark.deep
-def test_of_twenty_resumes_at_the_same_moment_one_wins_and_the_others_name_it(scene: Scene) -> None:
-    scene.write('steps:\n  - {name: only, agent: work, prompt: "true"}\n')
-    scene.block("only-0")
-    scene.interrupt("blocked only-0")
-
-    all_of_them = [
-        subprocess.Popen(
-            [SHOAL, "resume", "--events"],
-            cwd=scene.repo,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(20)
-    ]
-    with ThreadPoolExecutor(20) as pool:
-        talks = {pool.submit(process.communicate): process for process in all_of_them}
-        refused = {talks[talk]: talk.result()[1] for talk in itertools.islice(as_completed(talks), 19)}
-        (owner,) = set(all_of_them) - set(refused)
-        assert scene.shoal("stop").code == 0
-
-    assert {process.returncode for process in refused} == {2}
-    assert [said for said in refused.values() if f"is still running (process {owner.pid} on " not in said] == []
-    assert scene.starts() == Counter({"only-0": 2})

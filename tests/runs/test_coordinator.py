@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -336,35 +335,6 @@ async def test_secrets_of_a_task_are_masked(repo: Path, monkeypatch: pytest.Monk
 
     assert "s3cret" not in result.output
     assert result.output.strip()
-
-
-def write_prompt(prompt: str, workspace: Path) -> str:
-    """Serve as an agent."""
-    (workspace / "said").write_text(prompt)
-    return f"wrote {len(prompt)}"
-
-
-def peek(prompt: str) -> str:
-    """Try to see the host's home."""
-    return str(os.path.exists(prompt))
-
-
-@pytest.mark.parametrize("mode", ["process", "thread"])
-async def test_a_function_is_an_agent(repo: Path, mode: str) -> None:
-    task_run = AgentCoordinator(repo, agent=write_prompt, execution_mode=mode, isolation_strategy="worktree")
-
-    (result,) = await task_run.run_agents(["hello"])
-
-    assert result.status is Status.SUCCEEDED, result
-    assert (shown(repo, result, "said"), result.output.strip()) == ("hello", "wrote 5")
-
-
-async def test_a_function_in_a_process_is_behind_the_wall(repo: Path) -> None:
-    (result,) = await AgentCoordinator(repo, agent=peek).run_agents([str(repo / "README.md")])
-
-    assert result.output.strip() == "False"
-    with pytest.raises(BadInput, match="def"):
-        await AgentCoordinator(repo, agent=lambda prompt: prompt).run_agents(["x"])
 
 
 async def test_one_task_that_is_no_list_is_refused(repo: Path) -> None:

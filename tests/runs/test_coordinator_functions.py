@@ -1,6 +1,7 @@
 """Functions as agents: whatever one does is its own result, and it finds what it imports."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -10,9 +11,39 @@ import pytest
 
 from shoal import AgentCoordinator, Task
 from shoal.errors import BadInput
+from shoal.model.status import Status
 from tests.acting import shown
 from tests.conftest import git
 from tests.runs.coordinating import statuses
+
+
+def write_prompt(prompt: str, workspace: Path) -> str:
+    """Serve as an agent."""
+    (workspace / "said").write_text(prompt)
+    return f"wrote {len(prompt)}"
+
+
+def peek(prompt: str) -> str:
+    """Try to see the host's home."""
+    return str(os.path.exists(prompt))
+
+
+@pytest.mark.parametrize("mode", ["process", "thread"])
+async def test_a_function_is_an_agent(repo: Path, mode: str) -> None:
+    task_run = AgentCoordinator(repo, agent=write_prompt, execution_mode=mode, isolation_strategy="worktree")
+
+    (result,) = await task_run.run_agents(["hello"])
+
+    assert result.status is Status.SUCCEEDED, result
+    assert (shown(repo, result, "said"), result.output.strip()) == ("hello", "wrote 5")
+
+
+async def test_a_function_in_a_process_is_sandboxed(repo: Path) -> None:
+    (result,) = await AgentCoordinator(repo, agent=peek).run_agents([str(repo / "README.md")])
+
+    assert result.output.strip() == "False"
+    with pytest.raises(BadInput, match="def"):
+        await AgentCoordinator(repo, agent=lambda prompt: prompt).run_agents(["x"])
 
 
 def raising(prompt: str) -> None:

@@ -296,11 +296,11 @@ WORKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("program", WORKS)
-def test_ordinary_programs_work(who: Person, bubblewrap: Sandbox, program: str) -> None:
-    if program in ("git", "gcc", "make", "node") and not Path("/usr/bin", program).exists():
-        pytest.skip(f"no {program} here")
+INSTALLED = [name for name in WORKS if name not in ("git", "gcc", "make", "node") or Path("/usr/bin", name).exists()]
 
+
+@pytest.mark.parametrize("program", INSTALLED)
+def test_ordinary_programs_work(who: Person, bubblewrap: Sandbox, program: str) -> None:
     done = boxed(bubblewrap, who, ("sh", "-ec", WORKS[program]), HOME="/tmp")
 
     assert (done.code, done.said) == (0, "")
