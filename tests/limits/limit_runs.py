@@ -10,8 +10,8 @@ from pathlib import Path
 from shoal import proc
 from shoal.limits.cgroup1 import cgroup1
 from shoal.limits.cgroup2 import cgroup2
+from shoal.limits.cgroup_files import CgroupFiles, Hierarchies, find_hierarchies
 from shoal.limits.cgroups import Cgroups
-from shoal.limits.control_files import Files, Hierarchies, find_hierarchies
 from shoal.limits.kind import Enforcer, LimitGroup
 from shoal.limits.polling import Polling
 from shoal.model.command import Command
@@ -52,7 +52,7 @@ FRESH = {
 }
 
 
-class FakeKernel(Files):
+class FakeKernel(CgroupFiles):
     """The files of version 2, as a kernel would make them; what its side would write, the test writes."""
 
     def __init__(self, handed: str = "cpu memory pids") -> None:
@@ -86,7 +86,7 @@ def unified(tmp_path: Path) -> Hierarchies:
 
 def kernel(fleet: ResourceLimits | None = None) -> Cgroups | None:
     """The kernel's own enforcement, where this user has it."""
-    return cgroup2(find_hierarchies(), Files(), fleet) or cgroup1(find_hierarchies(), Files(), fleet)
+    return cgroup2(find_hierarchies(), CgroupFiles(), fleet) or cgroup1(find_hierarchies(), CgroupFiles(), fleet)
 
 
 LIVE = ["kernel", "polling"] if kernel() else ["polling"]

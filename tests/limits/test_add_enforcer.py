@@ -8,7 +8,7 @@ from tests.package_copy import PackageCopy
 
 TOY = '''"""A toy: polling under another name."""
 
-from shoal.limits.control_files import LimitsHost
+from shoal.limits.cgroup_files import LimitsHost
 from shoal.limits.polling import Polling
 from shoal.model.limits import ResourceLimits
 

@@ -10,9 +10,9 @@ from shoal.errors import Broken
 from shoal.limits.cgroup1 import DIALECT as DIALECT1
 from shoal.limits.cgroup2 import DIALECT as DIALECT2
 from shoal.limits.cgroup2 import cgroup2
+from shoal.limits.cgroup_files import CgroupFiles, LimitsHost, find_hierarchies
 from shoal.limits.cgroups import Fleet, is_left_on_disk, is_orphan, start_ticks
 from shoal.limits.choose import choose
-from shoal.limits.control_files import Files, LimitsHost, find_hierarchies
 from shoal.limits.group import Dialect, KernelGroup
 from shoal.limits.kind import Enforcer, ResourceUsage
 from shoal.limits.systemd import Systemd, systemd, trial
@@ -146,7 +146,7 @@ def test_a_group_that_cannot_be_made_is_an_error_and_leaves_nothing(tmp_path: Pa
 
 def test_a_scope_is_spelled_for_systemd(tmp_path: Path) -> None:
     said = f"{tmp_path}/app.slice/shoal-trial.scope\n{64 << 20}\n-\n64\n"
-    enforcer = systemd(said, Files())
+    enforcer = systemd(said, CgroupFiles())
     assert isinstance(enforcer, Systemd)
 
     with enforcer.group("one", ResourceLimits(memory_mb=64, cpu_percent=12.5, pids=20)) as group:
@@ -181,7 +181,7 @@ def test_the_last_look_at_a_scope_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["", "/x/y.scope\n", "/x/y.scope\nmax\nmax\nmax\n", "nonsense"])
 def test_a_trial_of_systemd_that_held_no_memory_is_no_enforcement(said: str) -> None:
-    assert systemd(said, Files()) is None
+    assert systemd(said, CgroupFiles()) is None
     assert trial(None) is None
 
 
@@ -250,7 +250,7 @@ def test_a_group_is_frozen_and_thawed_before_its_end(
 ) -> None:
     for name in (file, "cgroup.procs"):
         (tmp_path / name).touch()
-    group = KernelGroup("x", {"memory": tmp_path, "freezer": tmp_path}, dialect, Files())
+    group = KernelGroup("x", {"memory": tmp_path, "freezer": tmp_path}, dialect, CgroupFiles())
     seen = []
     for act in (group.thaw, group.freeze, group.thaw, group.freeze, group.kill, group.freeze):
         act()

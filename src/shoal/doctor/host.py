@@ -15,7 +15,7 @@ from shoal.adapters.registry import adapter
 from shoal.errors import ShoalError, Unavailable
 from shoal.git.repository import inspect
 from shoal.git.run import ENVIRONMENT
-from shoal.limits.control_files import find_hierarchies
+from shoal.limits.cgroup_files import find_hierarchies
 from shoal.model.agent import CLIENTS
 from shoal.model.command import Command
 from shoal.model.diagnosis import Finding

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Iterator
 
+from shoal.limits.cgroup_files import CgroupFiles, Hierarchies, LimitsHost
 from shoal.limits.cgroups import Cgroups, list_working_controllers
-from shoal.limits.control_files import Files, Hierarchies, LimitsHost
 from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
 
@@ -12,7 +12,7 @@ PERIOD_US = 100_000
 SHARES = 1024  # the weight of an ordinary process outside any group
 
 
-def cgroup1(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
+def cgroup1(hierarchies: Hierarchies, files: CgroupFiles, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
     """Return the enforcer, or `None` if it cannot limit memory."""
     places = list_working_controllers(hierarchies.v1, DIALECT, files)
     return Cgroups(places, DIALECT, files, fleet_limits) if "memory" in places else None

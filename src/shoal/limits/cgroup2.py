@@ -4,15 +4,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from shoal.limits.cgroup_files import CgroupFiles, Hierarchies, LimitsHost
 from shoal.limits.cgroups import HELD, Cgroups, list_working_controllers
-from shoal.limits.control_files import Files, Hierarchies, LimitsHost
 from shoal.limits.group import Counter, Dialect, Setting
 from shoal.model.limits import ResourceLimits
 
 PERIOD_US = 100_000
 
 
-def cgroup2(hierarchies: Hierarchies, files: Files, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
+def cgroup2(hierarchies: Hierarchies, files: CgroupFiles, fleet_limits: ResourceLimits | None = None) -> Cgroups | None:
     """Return the enforcer, or `None` if it cannot limit memory."""
     place = _place(hierarchies, files)
     places = list_working_controllers(dict.fromkeys(HELD, place), DIALECT, files) if place else {}
@@ -24,7 +24,7 @@ async def build(host: LimitsHost, fleet: ResourceLimits | None) -> Cgroups | Non
     return cgroup2(host.hierarchies, host.files, fleet)
 
 
-def _place(hierarchies: Hierarchies, files: Files) -> Path | None:
+def _place(hierarchies: Hierarchies, files: CgroupFiles) -> Path | None:
     """Find the nearest group above our processes that hands memory and pids down, and that we may write.
 
     A group with processes in it, as our own, hands down nothing; and who moves must be allowed to write where both

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Broken
-from shoal.limits.control_files import Files
+from shoal.limits.cgroup_files import CgroupFiles
 from shoal.limits.group import Dialect, KernelGroup
 from shoal.model.limits import ResourceLimits
 
@@ -86,7 +86,11 @@ class Cgroups:
     """The enforcer of either version; *places* are the folders, by controller, in which it makes its groups."""
 
     def __init__(
-        self, places: Mapping[str, Path], dialect: Dialect, files: Files, fleet_limits: ResourceLimits | None = None
+        self,
+        places: Mapping[str, Path],
+        dialect: Dialect,
+        files: CgroupFiles,
+        fleet_limits: ResourceLimits | None = None,
     ) -> None:
         self.name = dialect.name
         self.holds = self.holds_fleet = frozenset(HELD) & places.keys()
@@ -218,12 +222,12 @@ class Cgroups:
         self._remove(whole)
 
 
-def list_working_controllers(places: Mapping[str, Path], dialect: Dialect, files: Files) -> dict[str, Path]:
+def list_working_controllers(places: Mapping[str, Path], dialect: Dialect, files: CgroupFiles) -> dict[str, Path]:
     """Try each controller alone, and return those with which a group can be made, limited and removed."""
     return {name: place for name, place in places.items() if _works(name, place, dialect, files)}
 
 
-def _works(controller: str, place: Path, dialect: Dialect, files: Files) -> bool:
+def _works(controller: str, place: Path, dialect: Dialect, files: CgroupFiles) -> bool:
     limit = next((limit for limit in dialect.limits(PROBE) if limit.controller == controller), None)
     try:
         with Cgroups({controller: place}, dialect, files).group("probe", PROBE) as group:

@@ -4,7 +4,7 @@ import importlib
 from typing import Protocol, cast
 
 from shoal.errors import Unavailable, UnknownName
-from shoal.limits.control_files import LimitsHost
+from shoal.limits.cgroup_files import LimitsHost
 from shoal.limits.kind import Enforcer
 from shoal.model.limits import ResourceLimits
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Broken
-from shoal.limits.control_files import Files
+from shoal.limits.cgroup_files import CgroupFiles
 from shoal.limits.kind import JOIN, ResourceUsage, before, kill_each
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits
@@ -69,7 +69,7 @@ class KernelGroup:
     Once it is closed, nothing can join it, and it reports what was seen then.
     """
 
-    def __init__(self, name: str, folders: Mapping[str, Path], dialect: Dialect, files: Files) -> None:
+    def __init__(self, name: str, folders: Mapping[str, Path], dialect: Dialect, files: CgroupFiles) -> None:
         self.name = name
         self.places = tuple(dict.fromkeys(folders.values()))
         self._folders = folders

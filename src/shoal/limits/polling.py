@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.limits.control_files import LimitsHost
+from shoal.limits.cgroup_files import LimitsHost
 from shoal.limits.kind import ResourceUsage, before, kill_each
 from shoal.model.command import Command
 from shoal.model.limits import ResourceLimits

@@ -10,8 +10,8 @@ from pathlib import Path
 from shoal import proc
 from shoal.errors import ShoalError
 from shoal.limits.cgroup2 import DIALECT
+from shoal.limits.cgroup_files import CgroupFiles, LimitsHost
 from shoal.limits.cgroups import HELD, PROBE
-from shoal.limits.control_files import Files, LimitsHost
 from shoal.limits.group import KernelGroup
 from shoal.limits.kind import SHELL, ResourceUsage
 from shoal.model.command import Command
@@ -37,7 +37,7 @@ class Systemd:
     folders: tuple[Path, ...] = ()
     can_freeze = True
 
-    def __init__(self, scopes: Path, holds: frozenset[str], files: Files) -> None:
+    def __init__(self, scopes: Path, holds: frozenset[str], files: CgroupFiles) -> None:
         self.holds = holds
         self._scopes = scopes
         self._files = files
@@ -71,7 +71,7 @@ class Systemd:
 class SystemdScope(KernelGroup):
     """A scope; its counters disappear with it, so the last reading is kept."""
 
-    def __init__(self, name: str, limits: ResourceLimits, folder: Path, files: Files) -> None:
+    def __init__(self, name: str, limits: ResourceLimits, folder: Path, files: CgroupFiles) -> None:
         super().__init__(name, dict.fromkeys(HELD, folder), DIALECT, files)
         self._start = (*run(folder.name), *properties(limits), "--")
         self._breach: str | None = None
@@ -128,7 +128,7 @@ async def build(host: LimitsHost, _fleet: ResourceLimits | None) -> Systemd | No
     return systemd(done.stdout.decode(errors="replace"), host.files) if done.ok else None
 
 
-def systemd(output: str, files: Files) -> Systemd | None:
+def systemd(output: str, files: CgroupFiles) -> Systemd | None:
     """Build the enforcer from the trial's output, or return `None` if it cannot limit memory."""
     own, *values = output.splitlines() or [""]
     wanted = {limit.file: limit.value for limit in DIALECT.limits(PROBE)}

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 SMALL_BYTES = 64 * 1024
 
 
-class Files:
+class CgroupFiles:
     """The kernel's control files, which appear and disappear with their folder."""
 
     def make(self, folder: Path) -> None:
@@ -123,7 +123,7 @@ class LimitsHost:
     """Where to look for enforcement."""
 
     hierarchies: Hierarchies = field(default_factory=find_hierarchies)
-    files: Files = field(default_factory=Files)
+    files: CgroupFiles = field(default_factory=CgroupFiles)
 
 
 def _read_bytes(path: str) -> str:
