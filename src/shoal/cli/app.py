@@ -48,6 +48,7 @@ COMMANDS = (
     "top",
     "mcp",
     "node",
+    "nodes",
     "agents",
     "node",
     "doctor",

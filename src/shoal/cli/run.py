@@ -196,11 +196,11 @@ def command(
     )
     how = (at_once, sandbox, isolation, timeout, network, retries)
     overrides = RunOverrides(*how, notify, notify_command, budget, allow_host, model, memory, cpu, login, nodes)
-    cap, plan = _until(deadline), make_plan(work, overrides, os.environ)
+    limit, plan = _until(deadline), make_plan(work, overrides, os.environ)
     if dry_run:
         return _show_plan(plan, repo, json=json)
     face = choose_display(plan, json=json and not detach, events=events, is_live=not (no_live or detach))
-    run = (plan, make_request(plan, repo, base, approve_all=yes, is_recorded=record), face, cap)
+    run = (plan, make_request(plan, repo, base, approve_all=yes, is_recorded=record), face, limit)
     return asyncio.run(follow_apart(*run, report_start) if detach or detach_on_hangup else follow_run(*run))
 
 

@@ -35,6 +35,7 @@ from shoal.model.events import (
     SessionStarted,
     Waiting,
 )
+from shoal.model.nodes import NodeChanged, NodeState, WorkFetched
 from shoal.model.repository import Repository
 from shoal.model.results import Purpose, RunReport, WorkerResult
 from shoal.model.talk import ChildSpawned, MessageSent, TalkRefused
@@ -90,6 +91,10 @@ class ProgressLines:
                 return f"{word} {escape(session).ljust(self._width)}  {self._paint(beginning(text, LINE), 'dim')}"
             case MessageSent() | ChildSpawned() | TalkRefused():
                 return self._talk_line(event)
+            case NodeChanged():
+                return node_line(event)
+            case WorkFetched(node=node, session=session, ref=ref):
+                return f"fetched  the work of {escape(session)} from node {escape(node)}: {escape(ref)}"
             case SessionStarted(session=session, prompt=prompt):
                 asked = beginning(prompt, max(LEAST, LINE - max(len(session), self._width)))
                 return f"started  {escape(session).ljust(self._width)}  {self._paint(asked, 'dim')}".rstrip()
@@ -136,6 +141,13 @@ class ProgressLines:
         reason = why(result)
         notes = [f"\n{INDENT}note: {escape(warning.splitlines()[0])}" for warning in warnings(result.checks)]
         return f"{status}  {kept}, {took}" + (f"\n{INDENT}why: {reason}" if reason else "") + "".join(notes)
+
+
+def node_line(event: NodeChanged) -> str:
+    """Say that a node joined the run, was lost, or cannot take part."""
+    words = {NodeState.JOINED: "joined", NodeState.LOST: "lost", NodeState.REFUSED: "refused"}
+    size = count(event.capacity, "agent") + " at once" if event.state is NodeState.JOINED else flat(event.why)
+    return f"{words[event.state]:8} node {escape(event.node)}: {size}"
 
 
 def request_line(event: RequestTaken) -> str:

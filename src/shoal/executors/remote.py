@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field, replace
 
 from shoal.errors import FAULTS, Unavailable, first_error
@@ -20,7 +20,6 @@ from shoal.executors.wire.frames import ProtocolError
 from shoal.executors.wire.link import LinkLost
 from shoal.executors.wire.messages import WorkTaken
 from shoal.executors.worker_orders import encode_order
-from shoal.model.nodes import Label
 from shoal.model.plan import Plan
 from shoal.model.results import WorkerResult
 from shoal.model.status import Status
@@ -88,7 +87,7 @@ class RemoteExecutor:
         """Wait for a place, or until the session is stopped."""
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(control.stop.wait())
-            taking = group.create_task(_settle(self.fleet.take_place(needs_of(worker), context.base.commit)))
+            taking = group.create_task(_settle(self.fleet.take_place(worker.task.needs_node, context.base.commit)))
             await asyncio.wait((stopping, taking), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             taking.cancel()
@@ -175,11 +174,6 @@ class Attempt:
     has_started: bool = False
 
 
-def needs_of(worker: WorkerSpec) -> Mapping[str, Label]:
-    """Return the labels that a node must have for *worker*."""
-    return {**worker.task.agent.needs_node, **worker.task.needs_node}
-
-
 def _make_failure(worker: WorkerSpec, node: RunNode) -> WorkerResult:
     return replace(worker.result_without_start(Status.FAILED), attempts=worker.attempt, node=node.name)
 
@@ -210,10 +204,10 @@ async def open_executor(context: RunContext, plan: Plan) -> AsyncIterator[Remote
     if not plan.nodes:
         yield None
         return
-    if plan.database.is_shared:
+    if plan.database.is_shared or context.databases is not None:
         why, remedy = "agents on other machines cannot reach its socket", "use `per_agent`, or run on this machine"
         raise Unavailable("database_strategy: shared with nodes", why, remedy)
     async with open_fleet(context, plan, plan.nodes, Placement(plan.placement)) as fleet:
-        for task in plan.assignments:
-            fleet.assert_place({**task.agent.needs_node, **task.needs_node})
+        for step in plan.working:
+            fleet.assert_place(step.task.needs_node)
         yield RemoteExecutor(fleet)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from shoal.model.budget import SpendingLimit
 from shoal.model.limits import ResourceLimits
-from shoal.model.nodes import Label
 from shoal.model.permissions import Permissions
 from shoal.model.policy import Network
 from shoal.model.setup import Setup
@@ -79,8 +78,6 @@ class AgentSpec:
     permissions: Permissions | None = None
     talk: TalkGrant | None = None
     """What it may do with other agents of its run."""
-    needs_node: Mapping[str, Label] = field(default_factory=dict)
-    """The labels that a node must have to run it."""
     mind: ModelSettings | None = None
     """For `python`: its model."""
     made: object | None = field(default=None, repr=False, compare=False)

@@ -1,12 +1,12 @@
 """Nodes as a user names them: what carries bytes to them, where they are, and what they are labelled with."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
-from shoal.errors import BadInput
+from shoal.errors import BadInput, UnknownName
 
 PIPE, SSH, RAY = "pipe", "ssh", "ray"
 MAX_CAPACITY = 1000
@@ -52,6 +52,41 @@ def parse_nodes(text: str) -> tuple[NodeAddress, ...]:
     if not parts:
         raise BadInput(f"no node is named; {FORMS}")
     return name_nodes(NodeAddress.parse(part) for part in parts)
+
+
+NodeLike = str | Mapping[str, object]
+NODE_KEYS = ("host", "capacity", "labels")
+PLACEMENTS = ("spread", "pack")
+LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
+
+
+def read_nodes(given: str | Sequence[NodeLike]) -> tuple[NodeAddress, ...]:
+    """Read nodes as users write them: a text like that of `--on`, or a list of texts and mappings with labels."""
+    if isinstance(given, str):
+        return parse_nodes(given)
+    return name_nodes(_read_node(node) for node in given)
+
+
+def _read_node(given: NodeLike) -> NodeAddress:
+    if isinstance(given, str):
+        return NodeAddress.parse(given)
+    if unknown := next((key for key in given if key not in NODE_KEYS), None):
+        raise UnknownName("key of a node", str(unknown), NODE_KEYS)
+    address = NodeAddress.parse(str(given.get("host", "")))
+    capacity = given.get("capacity", address.capacity)
+    if capacity is not None and (not isinstance(capacity, int) or not 1 <= capacity <= MAX_CAPACITY):
+        raise BadInput(f"`capacity` of a node must be a number from 1 to {MAX_CAPACITY}, not {capacity!r:.40}")
+    return replace(address, capacity=capacity, labels=read_labels(given.get("labels", {})))
+
+
+def read_labels(given: object) -> dict[str, Label]:
+    """Read labels: names with `true`, a number or a text; raise `BadInput` for anything else."""
+    if not isinstance(given, Mapping):
+        raise BadInput(f"labels are a mapping like {{gpu: true}}, not {given!r:.40}")
+    for name, value in given.items():
+        if not isinstance(name, str) or not LABEL.fullmatch(name) or not isinstance(value, str | int | float | bool):
+            raise BadInput(f"{name!r:.40}: {value!r:.40} is no label; write names with `true`, a number or a text")
+    return dict(given)
 
 
 def name_nodes(addresses: Iterable[NodeAddress]) -> tuple[NodeAddress, ...]:

@@ -53,7 +53,7 @@ class ResolvedTask:
     talk: TalkGrant | None = None
     """What it may do with other agents; `None` means nothing."""
     needs_node: Mapping[str, Label] = field(default_factory=dict)
-    """The labels that a node must have to run it, besides those that its agent needs."""
+    """The labels that a node must have to run it."""
     budgets: Mapping[str, SpendingLimit] = field(default_factory=dict)
     """What may be spent on models: by all its agents (`step`), by each of them (`session`), by a `persona:NAME`."""
 

@@ -49,6 +49,7 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "params": ((Mapping,), "a mapping of names to plain values"),
     "permissions": ((Permissions, Mapping), "a mapping"),
     "priority": ((int,), "a whole number"),
+    "needs_node": ((Mapping,), "a mapping of labels like {'gpu': True}"),
     "talk": ((TalkGrant, Mapping), "a mapping like {'spawn': 3, 'message': True}"),
 }
 """What a key must be where it is given; the others are looked at where they are read."""
@@ -110,6 +111,8 @@ class Task:
     output_artifacts: Sequence[Mapping[str, object]] = ()
     params: Mapping[str, object] | None = None
     talk: TalkGrant | Mapping[str, object] | None = None
+    needs_node: Mapping[str, object] | None = None
+    """The labels that a node must have to run it."""
     budget: SpendingLimit | Mapping[str, object] | float | str | None = None
     """What it may spend on models, with all its attempts: dollars, or `{"usd": 1, "tokens": 200000}`."""
 

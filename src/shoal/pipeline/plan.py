@@ -13,6 +13,7 @@ from shoal.model.gateway import LOGINS, USUAL_FORMATS, Upstream, with_logins
 from shoal.model.plan import INNER, Approval, PipelineGroup, Plan, Stage, Step
 from shoal.model.resolved_task import ResolvedTask
 from shoal.pipeline.keys.merging import merging, merging_places
+from shoal.pipeline.keys.nodes import build_nodes
 from shoal.pipeline.keys.toolchains import tool_folders
 from shoal.pipeline.load import Document
 from shoal.pipeline.names import OWN_FILE, slug
@@ -74,6 +75,8 @@ def plan(
         telemetry=runtime.telemetry.to_telemetry() if runtime.telemetry else None,
         fleet_limits=runtime.fleet_limits,
         toolchains=folders,
+        nodes=build_nodes(runtime.nodes),
+        placement=runtime.placement,
         executable=runtime.executable_config.to_rules(),
         merging=how,
         upstreams=upstreams,
@@ -174,7 +177,7 @@ def _stage(settling: StepResolver, shape: StepShape, path: tuple[str | int, ...]
     elif shape.pipeline is not None:
         made = PipelineGroup(name=name, stages=_inside(settling, shape.pipeline, path, name), input=shape.input)
     else:
-        made = settling.step(shape, path, name)
+        made = _with_needed_node(settling, settling.step(shape, path, name), shape)
     node = find(settling.document.tree, *path)
     written = [text.text for text in texts(node)] if node is not None else []
     if isinstance(made, Step):
@@ -190,6 +193,14 @@ def _stage(settling: StepResolver, shape: StepShape, path: tuple[str | int, ...]
         condition=shape.condition,
         loop=shape.loop.given if shape.loop else None,
     )
+
+
+def _with_needed_node(settling: StepResolver, step: Step, shape: StepShape) -> Step:
+    """Add up the labels that its agent, its persona and the step itself need of a node."""
+    agent = settling.document.shape.agents.get(step.task.agent.name)
+    persona = settling.document.shape.personas.get(shape.persona or "")
+    needs = {name: value for part in (agent, persona, shape) if part for name, value in part.needs_node.items()}
+    return replace(step, task=replace(step.task, needs_node=needs)) if needs else step
 
 
 def _inside(settling: StepResolver, pipeline: str, path: tuple[str | int, ...], outer: str) -> tuple[Stage, ...]:

@@ -18,6 +18,7 @@ from shoal.pipeline.keys.gates import GateField
 from shoal.pipeline.keys.gateway import GatewayShape
 from shoal.pipeline.keys.history import HistoryShape
 from shoal.pipeline.keys.merging import BetweenSteps, MergingField
+from shoal.pipeline.keys.nodes import Labels, NodeField, PlacementName
 from shoal.pipeline.keys.notify import NotifyField, NotifyShape
 from shoal.pipeline.keys.permissions import HostItem, PermissionsShape, ProviderToolName
 from shoal.pipeline.keys.python_agent import BudgetShape, Replies, SpendingShape, Tools
@@ -99,6 +100,10 @@ class RuntimeShape(Shape):
     """The sandbox of each agent; Shoal never falls back to a weaker one by itself."""
     network: NetworkName | None = None
     """The network of agents without a setting of their own: `none`, `gateway` or `host`."""
+    nodes: list[NodeField] = Field(default_factory=list)
+    """Machines that run the agents, as texts like `build1:8` or mappings with `labels`; default: this machine."""
+    placement: PlacementName = "spread"
+    """How agents are placed on nodes: `spread` over all of them evenly, or `pack`, on as few as possible."""
     toolchains: list[ToolFolderName] = Field(default_factory=list)
     """Folders of programs outside `/usr`, as absolute or `~/` paths: read-only in every sandbox, last on PATH."""
     budget: SpendingShape | None = None
@@ -130,6 +135,8 @@ class CommonSettings(Shape):
     """On `network: gateway`, hosts it may connect to by TLS, like `pypi.org` or `*.github.com:443`; default: none."""
     provider_tools: list[ProviderToolName] | None = None
     """On `network: gateway`, tools that its model's provider may carry out, such as `web_search`; default: none."""
+    needs_node: Labels = Field(default_factory=dict)
+    """Labels that a node must have to run it, like `{gpu: true}`; a number means at least that many."""
     talk: TalkShape | None = None
     """What it may do with other agents of its run. Precedence: step > persona > agent, as a whole; default: nothing."""
     sandbox: SandboxName | None = None

@@ -13,6 +13,7 @@ from shoal.model.budget import SpendingLimit
 from shoal.model.database import DatabaseSettings
 from shoal.model.events import SessionDiscarded
 from shoal.model.limits import WORK_BOUNDS, ResourceLimits, WorkBounds
+from shoal.model.nodes import PLACEMENTS, NodeLike, read_nodes
 from shoal.model.plan import CHECKPOINT_SECONDS, Plan, Stage
 from shoal.model.store import StoreSettings
 from shoal.model.task import AgentLike
@@ -30,7 +31,11 @@ class StopSignal(asyncio.Event):
 
 
 MODES = ("process", "thread")
-SPELLINGS = {"max_concurrent_agents": "max_concurrent", "max_concurrent_workers": "max_concurrent"}
+SPELLINGS = {
+    "max_concurrent_agents": "max_concurrent",
+    "max_concurrent_workers": "max_concurrent",
+    "on": "nodes",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,9 @@ class Settings:
     budget: object = None
     """What all agents together may spend on models: dollars, or a mapping with `usd` and `tokens`."""
     sandbox: str = "bubblewrap"
+    nodes: str | Sequence[NodeLike] = ()
+    """The nodes where its agents run, as for `--on`, or as in `runtime.nodes`; none means on this machine."""
+    placement: str = "spread"
     network: str | None = None
     setup: object = None
     """How workspaces are set up, as in `runtime.setup` of a file; `None` uses the file's setting."""
@@ -140,6 +148,9 @@ class Settings:
             raise UnknownName("execution_mode", str(self.execution_mode), MODES)
         if self.budget is not None:
             SpendingLimit.read(self.budget)
+        if self.placement not in PLACEMENTS:
+            raise UnknownName("placement", self.placement, PLACEMENTS)
+        read_nodes(self.nodes)
         if self.rewind and self.resume is None:
             raise BadInput("rewind names sessions of an earlier run; name that run with resume")
         self.databases  # noqa: B018 - raises for invalid ones
@@ -164,8 +175,35 @@ class Settings:
 
     def plan(self, *, steps: tuple[Stage, ...] = (), **parts: Any) -> Plan:  # noqa: ANN401 - its own fields
         """Make a plan of these settings; *parts* are its other fields."""
-        own = {"name": self.name, "max_concurrent": self.max_concurrent, "budget": self.spending_limit}
+        own = {
+            "name": self.name,
+            "max_concurrent": self.max_concurrent,
+            "budget": self.spending_limit,
+            "sandbox": self.sandbox,
+            "isolation_strategy": self.isolation_strategy,
+            "keep_database": self.keep_database,
+            "fleet_limits": self.fleet,
+            "nodes": read_nodes(self.nodes),
+            "placement": self.placement,
+        }
         return Plan(**{**own, "steps": steps, **parts})
+
+    def request(self, folder: Path) -> RunRequest:
+        """Make the request for the run of a program in *folder*."""
+        return RunRequest(
+            folder=folder,
+            environ=self.environ,
+            name=self.name,
+            base=self.base,
+            strategy=self.isolation_strategy,
+            sandbox=self.sandbox,
+            cleanup=self.cleanup_on_complete,
+            keep_database=self.keep_database,
+            database=self.databases,
+            checkpoint_seconds=self.checkpoint_seconds,
+            fleet=self.fleet,
+            grace=self.grace,
+        )
 
     @property
     def spending_limit(self) -> SpendingLimit | None:

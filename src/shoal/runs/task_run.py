@@ -13,6 +13,8 @@ from pathlib import Path
 from shoal import __version__
 from shoal.adapters.client import this_host
 from shoal.errors import BadInput
+from shoal.executors.kind import Executor
+from shoal.executors.remote import open_executor
 from shoal.git.refs import assert_unblocked, list_refs, pin
 from shoal.git.repository import resolve
 from shoal.model.budget import SpendingLimit
@@ -73,9 +75,10 @@ class TaskRun:
         directory: AgentDirectory,
         defaults: TaskDefaults,
         history: History,
+        executor: Executor | None = None,
     ) -> None:
         self.settings = settings
-        self.runner = WorkerRunner(context, limiter, admission, history)
+        self.runner = WorkerRunner(context, limiter, admission, history, executor)
         self._directory = directory
         self._defaults = defaults
         self._secrets: list[Mapping[str, str]] = []
@@ -261,7 +264,7 @@ async def open_task_run(
     few = () if most == settings.max_concurrent else (scarce,)
     seen = tuple(f"all agents may run programs in {folder.path}" for folder in toolchains)
     plan = settings.plan(toolchains=toolchains, upstreams=directory.upstreams, notes=(*few, *seen))
-    request = replace(_run_request(folder, settings), on_event=listen)
+    request = replace(settings.request(folder), on_event=listen)
     if settings.resume is not None:
         paths = StatePaths.of(await home_of(request))
         request = await resume_program(request, paths, settings.resume, settings.rewind)
@@ -269,10 +272,13 @@ async def open_task_run(
         context = opened.context
         door = held.enter_context(open_request_door(context))
         history = await _begin(context, plan, request, settings)
+        executor = await held.enter_async_context(open_executor(context, plan))
+        if executor is not None:
+            executor.fleet.announce()
         admission = Admission(context.paths.root, objects=context.repository.git)
-        limit = limiter or admitting(context, admission, most)
+        limit = limiter or (admitting(context, admission, most) if executor is None else Limiter(most))
         defaults = replace(defaults, private=context.private)
-        task_run = TaskRun(context, settings, limit, admission, directory, defaults, history)
+        task_run = TaskRun(context, settings, limit, admission, directory, defaults, history, executor)
         task_run.warm()
         control = task_run.control = RunControl(runner=task_run.runner, door=door, stop_run=task_run.runner.stop_all)
         status: Status | None = Status.FAILED  # if the run is left by an error
@@ -311,23 +317,6 @@ def _surroundings(directory: AgentDirectory, settings: Settings) -> tuple[TaskDe
     of_file, folders = directory.project.surroundings(None, settings.toolchains)
     setup = directory.project.surroundings(settings.setup, None)[0] if settings.setup is not None else None
     return replace(defaults, setup=setup, file_setup=of_file), folders
-
-
-def _run_request(folder: Path, settings: Settings) -> RunRequest:
-    return RunRequest(
-        folder=folder,
-        environ=settings.environ,
-        name=settings.name,
-        base=settings.base,
-        strategy=settings.isolation_strategy,
-        sandbox=settings.sandbox,
-        cleanup=settings.cleanup_on_complete,
-        keep_database=settings.keep_database,
-        database=settings.databases,
-        checkpoint_seconds=settings.checkpoint_seconds,
-        fleet=settings.fleet,
-        grace=settings.grace,
-    )
 
 
 Work = Callable[[WorkerSpec], Awaitable[object]]

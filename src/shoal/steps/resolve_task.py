@@ -16,6 +16,7 @@ from shoal.model.budget import SpendingLimit
 from shoal.model.gateway import Upstream
 from shoal.model.limits import ResourceLimits
 from shoal.model.matrix import draw_cycle
+from shoal.model.nodes import read_labels
 from shoal.model.permissions import Permissions, effective
 from shoal.model.plan import Role, Stage, Step
 from shoal.model.policy import Network
@@ -258,6 +259,7 @@ def resolve_task(task: Task, directory: AgentDirectory, defaults: TaskDefaults, 
         retry=Retry.of(task.retry),
         priority=task.priority,
         setup=base.setup or _setup(agent, defaults),
+        needs_node=read_labels(task.needs_node or {}) or base.needs_node,
         talk=TalkGrant.of(task.talk) if isinstance(task.talk, Mapping) else task.talk or base.talk or agent.talk,
         budgets={**base.budgets, **_own_budgets(task, agent), **budgets},
     )

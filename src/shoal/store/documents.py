@@ -81,6 +81,7 @@ def worker_document(worker: WorkerResult) -> dict[str, object]:
         "branch": worker.branch,
         "commit": worker.commit,
         "base": worker.base,
+        "node": worker.node or None,
         "files_changed": worker.files_changed,
         "attempts": worker.attempts,
         "duration_seconds": worker.duration_seconds,

@@ -215,6 +215,8 @@ def remarks(worker: WorkerResult, *, with_usage: bool = True) -> Iterator[str]:
     if worker.purpose is Purpose.VERIFY and not worker.status.is_good:
         yield from (f"    > {escape(line)}" for line in worker.output.splitlines()[-LAST_LINES:])
         yield f"    `shoal logs {escape(worker.session)}` shows all of it"
+    if worker.node:
+        yield f"on node {escape(worker.node)}"
     if worker.attempts > 1:
         yield f"attempt {worker.attempts}"
     if with_usage and (spent := usage_text(worker.usage)):

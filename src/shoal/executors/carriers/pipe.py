@@ -13,6 +13,8 @@ from shoal.proc.own_command import PROGRAM
 
 GRACE_SECONDS = 10.0
 """What a node gets to stop its agents and to keep their work."""
+ENVIRONMENT = ("PATH", "HOME", "XDG_STATE_HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ")
+"""What a login on another machine would set: no key of the user is there either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class PipeCarrier:
     def connect(self, node: NodeAddress) -> contextlib.AbstractAsyncContextManager[NodeStream]:
         """Start `shoal node --stdio` here."""
         argv = (*PROGRAM, *NODE_ARGUMENTS)
-        command = Command(argv=argv, cwd=Path("/"), env=self.environ, stdin=OpenInput())
+        env = {name: self.environ[name] for name in ENVIRONMENT if name in self.environ}
+        command = Command(argv=argv, cwd=Path("/"), env=env, stdin=OpenInput())
         return open_process_stream(command, grace=GRACE_SECONDS, is_node=True)
 
 

@@ -70,6 +70,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
 
     Nothing is allocated for a length that is too large. The caller limits how long a frame may take.
     """
+    header = b""
     try:
         header = await reader.readexactly(HEADER_BYTES)
         kind, size = KINDS.get(header[:1]), int.from_bytes(header[1:], "big")
@@ -79,7 +80,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
             raise ProtocolError(f"a frame claims to have {size} bytes, which none may have")
         return Frame(kind, await reader.readexactly(size))
     except asyncio.IncompleteReadError as error:
-        if error.partial:
+        if header or error.partial:
             raise ProtocolError("the stream ended in the middle of a frame") from None
         return None
 
