@@ -62,7 +62,9 @@ def main(sessions: int = 60, at_once: int = 4) -> None:
         for nodes in ("", "pipe:1", f"pipe:{at_once}", f"pipe:{at_once // 2},pipe:{at_once // 2}"):
             count, parallel = (12, 1) if nodes == "pipe:1" else (sessions, at_once)
             rate, wait = asyncio.run(measure(folder, nodes, count, parallel))
-            print(f"{nodes or 'here':16} {parallel} at once: {rate:6.1f} sessions/s, agent starts after {wait * 1000:5.0f} ms")
+            print(
+                f"{nodes or 'here':16} {parallel} at once: {rate:6.1f} sessions/s, agent starts after {wait * 1000:5.0f} ms"
+            )
         rate, wait = asyncio.run(measure(folder, "", 12, 1))
         print(f"{'here':16} 1 at once: {rate:6.1f} sessions/s, agent starts after {wait * 1000:5.0f} ms")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -9,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from shoal.adapters.client import this_host
 from shoal.adapters.command import CommandAdapter
 from shoal.adapters.kind import Invocation, SessionPaths
+from shoal.adapters.registry import adapter_of
 from shoal.errors import Unavailable
 from shoal.executors.kind import Executor
 from shoal.executors.local import LocalExecutor
 from shoal.executors.remote import open_executor
 from shoal.limits.choose import choose
+from shoal.model.agent import AgentSpec
 from shoal.model.artifact import Artifact, Type
-from shoal.model.events import Output, Recorded, SessionEnded, SessionStarted
+from shoal.model.events import AgentMessaged, Output, Recorded, SessionEnded, SessionStarted
 from shoal.model.limits import ResourceLimits
 from shoal.model.masking import Mask
 from shoal.model.nodes import NodeAddress, parse_nodes
@@ -28,10 +32,10 @@ from shoal.model.status import Status
 from shoal.runs.context import open_run
 from shoal.runs.request import RunRequest
 from shoal.sessions.context import RunContext
-from shoal.sessions.session_control import SessionControl
+from shoal.sessions.session_control import AgentMessage, Inbox, SessionControl
 from shoal.sessions.worker import WorkerSpec
 from shoal.store.paths import StatePaths
-from shoal.store.reader import read_events
+from shoal.store.reader import read_events, read_session
 from tests.acting import assert_nothing_left, shown, step
 from tests.conftest import git
 from tests.executors.hosts import open_hosts
@@ -282,6 +286,23 @@ async def test_secrets_reach_the_agent_and_are_masked_everywhere(repo: Path, nod
     assert f"{len(secret) + 1}" in result.output
     assert secret not in result.output
     assert not [path for path in StatePaths.of(repo).root.rglob("*.db*") if secret.encode() in path.read_bytes()]
+
+
+@EVERY
+async def test_a_message_reaches_the_agent_between_its_turns(repo: Path, nodes: Nodes) -> None:
+    actions = [{"say": "ready"}, {"receive": "got.txt"}]
+    agent = AgentSpec(name="s", adapter="scripted", script=json.dumps(actions))
+    task = ResolvedTask(name="work", prompt="x", agent=agent)
+    spec = replace(worker("true"), task=task, adapter=adapter_of(agent, this_host()))
+    control = SessionControl(inbox=Inbox(is_open=True))
+    message = AgentMessage(text="go on", by="ada", request="r1")
+    async with opened(repo, nodes) as run, asyncio.timeout(SECONDS):
+        run.context.ledger.subscribe(hear("ready", lambda: control.inbox.put(message)))
+        result = await run.executor.run(run.context, spec, lambda _: None, control)
+
+    told = [recorded.event for recorded in read_session(StatePaths.of(repo), result.session)]
+    assert [event.text for event in told if isinstance(event, AgentMessaged) and event.is_delivered] == ["go on"]
+    assert shown(repo, result, "got.txt") == "go on"
 
 
 @EVERY
