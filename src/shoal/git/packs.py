@@ -23,7 +23,9 @@ ABANDONED_SECONDS = 24 * 3600.0
 
 async def write_pack(repository: Repository, tips: Sequence[str], without: Sequence[str], target: Path) -> int:
     """Write what *tips* reach and *without* does not into the new file *target*, and return its size."""
-    options = ("pack-objects", "-q", "--revs", "--stdout", "--thin", "--delta-base-offset", "--window=0")
+    # without deltas, a changed file would bring the list of all its neighbours: 1.2 MB for 50,000 files in a folder
+    search = () if without else ("--window=0",)  # but a search in all that a repository has takes minutes
+    options = ("pack-objects", "-q", "--revs", "--stdout", "--thin", "--delta-base-offset", *search)
     words = (*tips, *(f"^{commit}" for commit in without))
     command = Command(
         argv=("git", *FLAGS, *options),
