@@ -74,4 +74,4 @@ def test_a_client_with_only_a_login_says_how_to_run_it(shoal: Shoal, bin_: Path)
 
     said = shoal("agents", "--quick", PATH=f"{bin_}:/usr/bin:/bin", HOME=str(bin_.parent), ANTHROPIC_API_KEY="")
 
-    assert "a login without an API key: run it with `--network host`" in said.out
+    assert "a login without an API key: run it with `--login claude`, or set a key" in said.out

@@ -49,8 +49,9 @@ def command(
     send_wheels: SendWheels = False,
     stdio: Stdio = False,
 ) -> int:
-    """Install Shoal on a host by ssh, so that `--on HOST` runs agents there; or remove it.
+    """Install Shoal on another host by ssh, or remove it.
 
+    `shoal run --on HOST` then runs agents there.
     `shoal node install HOST` makes a virtual environment in `~/.local/share/shoal/node` and needs nothing there but
     ssh and Python. Run it again after an update; nodes that run keep the version they have.
     """

@@ -55,9 +55,9 @@ def command(
     json: Json = False,
     repo: Repo = HERE,
 ) -> int:
-    """List, add and remove notes, which agents with `talk: {notes: true}` read.
+    """List, add and remove notes that agents can read.
 
-    Agents are told that your notes are yours; they cannot change them.
+    Agents with `talk: {notes: true}` read them. They are told that your notes are yours, and cannot change them.
     """
     if bool(key) == (action == "list"):
         raise BadInput("`list` takes no KEY" if key else f"name the note: `shoal notes {action} KEY`")
