@@ -11,10 +11,7 @@ TABLE = Path(__file__).with_name("requirements.md")
 ROWS = {"000": 33, "001": 31, "002": 93, "003": 24, "004": 48}
 LATER = {
     "later: PostgreSQL and pooling",
-    "later: distributed",
     "later: auto-scaling",
-    "later: messages",
-    "later: shared knowledge",
     "later: containers",
 }
 
