@@ -126,8 +126,8 @@ class StepResolver:
         vary = self._variations(shape, path, persona)
         for place, problem in temperature_problems(self.document.tree, path, vary, spec):
             self.refuse(place, problem)
-        for name in task.talk.agents if task.talk else ():
-            self._reviewer(helper_name(name), None, name)
+        for helper in task.talk.agents if task.talk else ():
+            self._reviewer(helper_name(helper), None, helper)
         return Step(
             name=name,
             task=task,
