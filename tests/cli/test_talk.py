@@ -84,3 +84,50 @@ def test_a_log_shows_what_an_agent_said_and_started_and_what_it_was_refused(repo
     assert "\033[31m" not in log
     live = said.out + said.err
     assert all(word in live for word in ("spawned  api", "refused  api", "told     api"))
+
+
+PLANNER = """
+shoal-talk remember greeting 'say moin'
+shoal-talk spawn 'echo one > one.txt' > spawned.txt
+shoal-talk spawn 'shoal-talk recall moin > recalled.txt' >> spawned.txt
+shoal-talk spawn agent=riddle 'what is six times seven' >> spawned.txt
+shoal-talk ask plan_3 'what is it?' timeout=30 > answer.txt
+shoal-talk wait > ended.txt
+shoal-talk merge plan_1 | grep '^ *git' | sh
+shoal-talk merge plan_2 | grep '^ *git' | sh
+cat one.txt one.txt > built.txt
+"""
+RIDDLE = """
+shoal-talk inbox wait=60 > asked.txt
+shoal-talk reply "$(sed -n 's/^Message \\([^ ]*\\) .*/\\1/p' asked.txt)" 42
+"""
+
+
+def test_a_planner_starts_three_asks_one_recalls_a_note_and_builds_on_a_branch(repo: Path, shoal: Shoal) -> None:
+    talk = {"spawn": 3, "depth": 1, "message": True, "notes": True, "agents": ["riddle"]}
+    shell = {"adapter": "command", "command": ["sh", "-s"], "talk": talk}
+    riddle = {"adapter": "command", "command": ["sh", "-c", RIDDLE], "talk": {"message": True}}
+    steps = [{"name": "plan", "agent": "shell", "prompt": PLANNER}]
+    (repo / "p.yaml").write_text(json.dumps({"agents": {"shell": shell, "riddle": riddle}, "steps": steps}))
+
+    done = shoal("run", "p.yaml", "--json")
+
+    report = json.loads(done.out)
+    (plan,) = next(step["worker_results"] for step in report["steps"] if step["step"] == "plan")
+    show = {
+        name: git(repo, "show", f"{plan['branch']}:{name}.txt")
+        for name in ("spawned", "answer", "ended", "recalled", "built")
+    }
+    assert show["spawned"].count("has been started") == 3, show
+    assert "42" in show["answer"]
+    assert "say moin" in show["recalled"]
+    assert show["built"] == "one\none"
+
+
+def test_an_unknown_agent_in_talk_is_reported_at_its_place(repo: Path, shoal: Shoal) -> None:
+    agents = "agents: {shell: {adapter: command, command: [sh, -s], talk: {spawn: 1, agents: [shel]}}}"
+    (repo / "p.yaml").write_text(f"{agents}\nsteps: [{{name: plan, agent: shell, prompt: x}}]\n")
+
+    done = shoal("validate", "p.yaml")
+
+    assert (done.code, done.err) == (2, "p.yaml:1:81: no agent named 'shel'; did you mean `shell`?\n")

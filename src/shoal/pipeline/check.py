@@ -174,14 +174,14 @@ class _DocumentCheck:
         for label, entry in entries(find(self.tree, "agents")).items():
             yield from self._rule("agent", label, entry.at)
             yield from self._agent(entry.value)
-            yield from self.queues.of_talk(entry.value)
+            yield from self._talk(entry.value)
 
     def personas(self) -> Iterator[Problem]:
         for label, entry in entries(find(self.tree, "personas")).items():
             yield from self._rule("persona", label, entry.at)
             yield from self._check_known(entry.value, "agent", "agents")
             yield from self._exclusive(entry.value, "system_prompt", "system_prompt_file")
-            yield from self.queues.of_talk(entry.value)
+            yield from self._talk(entry.value)
 
     def pipelines(self) -> Iterator[Problem]:
         yield from self._steps(find(self.tree, "steps"))
@@ -192,6 +192,12 @@ class _DocumentCheck:
             yield from self._steps(find(pipeline, "steps"), text(find(pipeline, "name")))
         yield from self._inside()
         yield from self.queues.of_queues()
+
+    def _talk(self, owner: Node) -> Iterator[Problem]:
+        """Find names in `talk` that are not in this file."""
+        yield from self.queues.of_talk(owner)
+        for label in items(find(owner, "talk", "agents")):
+            yield from self._check_name(label, "agent", "agents")
 
     def _agent(self, agent: Node) -> Iterator[Problem]:
         adapter = text(find(agent, "adapter"))
@@ -265,7 +271,7 @@ class _DocumentCheck:
         yield from self._judge(step)
         if isinstance(step, Fields):
             yield from self.queues.of_step(step)
-            yield from self.queues.of_talk(step)
+            yield from self._talk(step)
             yield from gate_problems(step, self.name)
             yield from on_conflict_problems(step, self._at)
 
