@@ -130,11 +130,11 @@ ROWS = {
     "56 two owners": (
         "faults/test_two_shoals.py:test_of_two_that_resume_a_run_in_the_same_moment_one_owns_it_and_is_named_to_the_other",
         "faults/test_two_shoals.py:test_two_runs_that_start_in_the_same_moment_both_succeed",
-        "cli/test_resume.py:test_of_twenty_resumes_at_the_same_moment_one_wins_and_the_others_name_it",
+        "cli/test_run_owner.py:test_of_twenty_resumes_at_the_same_moment_one_wins_and_the_others_name_it",
     ),
     "57 the old owner lives": (
         "faults/test_two_shoals.py:test_a_run_that_is_being_stopped_is_not_resumed_before_it_has_ended",
-        "cli/test_resume.py:test_an_owner_that_stood_still_while_another_took_its_run_over_writes_nothing_more",
+        "cli/test_run_owner.py:test_an_owner_that_stood_still_while_another_took_its_run_over_writes_nothing_more",
     ),
     "59 reboot": ("faults/test_orphans.py:test_a_reboot_interrupts_all_runs_and_loses_nothing_of_them",),
     "60 power loss": (

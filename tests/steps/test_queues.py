@@ -238,7 +238,7 @@ def test_floods_are_bounded_and_a_closed_queue_takes_nothing(repo: Path) -> None
     assert "a task needs a text" in said
     assert drain["total_workers"] == 10, "the tasks of the file are always there"
     assert "the queue todo is closed" in late["worker_results"][0]["output"]
-    assert any(event["event"] == "TalkRefused" for event in map(json.loads, events(repo)))
+    assert "-- refused add_task" in say(repo, "logs", plan["worker_results"][0]["session"])
 
 
 @pytest.mark.parametrize(

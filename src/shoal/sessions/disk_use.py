@@ -118,9 +118,11 @@ class DiskUse:
         if used.bytes > self._allowed.most_bytes:
             return True
         self._lost_walks = self._lost_walks + 1 if used.lost else 0
-        if not self._is_suspect() or time.monotonic() < self._not_before:
+        try:
+            is_suspect = self._is_suspect()
+        except FileNotFoundError:  # the repository was renamed: it is counted again once it is back
             return False
-        return await self._is_over_at_rest()
+        return is_suspect and time.monotonic() >= self._not_before and await self._is_over_at_rest()
 
     def _is_suspect(self) -> bool:
         """Return whether the session may use more than the walk found."""

@@ -68,9 +68,7 @@ class StepRunner:
         """Run the workers of *step* from *base*, and return what it passes on."""
         history, visit = self.runner.history, self.runner.history.enter(step.name)
         self.visits[step.name] = visit.number
-        template = make_template(
-            step, self._equipment[step.name], base, scope, needs, self.reviewers, visit=visit.number
-        )
+        template = self._template(step, base, scope, needs, visit=visit.number)
         if step.queue:
             return await self._outcome(step, base, await self._drain(template, visit), None)
         cells = None if step.matrix is None else cells_of(step.matrix, needs)
@@ -104,7 +102,13 @@ class StepRunner:
         self, step: Step, base: str | None, scope: TemplateScope, needs: Mapping[str, StageOutcome]
     ) -> list[WorkerSpec]:
         """Make the workers of *step*."""
-        return make_workers(make_template(step, self._equipment[step.name], base, scope, needs, self.reviewers))
+        return make_workers(self._template(step, base, scope, needs))
+
+    def _template(
+        self, step: Step, base: str | None, scope: TemplateScope, needs: Mapping[str, StageOutcome], visit: int = 1
+    ) -> WorkerTemplate:
+        own, mask = self._equipment[step.name], self.context.mask.text
+        return make_template(step, own, base, scope, needs, self.reviewers, visit=visit, mask=mask)
 
     def forget(self, stage: Stage) -> None:
         """Forget the results of *stage* and of everything inside it."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -54,6 +54,8 @@ class WorkerTemplate:
     parts: Mapping[str, tuple[ProducedArtifact, ...]]
     reviewers: Mapping[str, ResolvedTask]
     visit: int = 1
+    mask: Callable[[str], str] = str
+    """Hides secrets, which may be in what a step made of earlier agents' work."""
 
     def make(
         self, index: int, count: int, values: Mapping[str, object], *, item: str | None = None, label: str = ""
@@ -91,6 +93,7 @@ def make_template(
     needs: Mapping[str, StageOutcome],
     reviewers: Mapping[str, ResolvedTask] | None = None,
     visit: int = 1,
+    mask: Callable[[str], str] = str,
 ) -> WorkerTemplate:
     """Collect what the workers of *step* have in common."""
     return WorkerTemplate(
@@ -102,6 +105,7 @@ def make_template(
         parts=_find_inputs(step, needs),
         reviewers=reviewers or {},
         visit=visit,
+        mask=mask,
     )
 
 
@@ -109,11 +113,17 @@ def make_workers(template: WorkerTemplate, cells: Sequence[Cell] | None = None) 
     """Make each worker of a step, or one for each of *cells*."""
     if cells is None:
         return [template.make(index, template.step.workers, {}) for index in range(template.step.workers)]
-    name = local_name(template.step.name)
+    labels = [_label(template, cell) for cell in cells]
     return [
-        template.make(index, len(cells), _matrix_values(cell), item=cell.id or None, label=slug(f"{name}-{cell.label}"))
-        for index, cell in enumerate(cells)
+        template.make(index, len(cells), _matrix_values(cell), item=cell.id or None, label=label)
+        for index, (cell, label) in enumerate(zip(cells, labels, strict=True))
     ]
+
+
+def _label(template: WorkerTemplate, cell: Cell) -> str:
+    """Call the work on *cell* after it, unless that may contain a secret."""
+    is_safe = template.mask(cell.id) == cell.id
+    return slug(f"{local_name(template.step.name)}-{cell.label}") if is_safe else ""
 
 
 def trusts_base(step: Step, base: str | None) -> bool:
