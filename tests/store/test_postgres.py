@@ -27,6 +27,7 @@ from shoal.store.ledger import open_ledger
 from shoal.store.paths import StatePaths
 from shoal.store.postgres import PostgresStore
 from shoal.store.reader import read_events, store_at
+from tests.outside import wait_until
 from tests.postgres import Server
 
 
@@ -133,7 +134,7 @@ async def test_a_server_that_restarts_is_waited_for_and_nothing_is_lost(fragile:
     assert "does not answer" in reasons[0]
     assert reasons[1:] == [""]
     assert [entry.event for entry in store.read_events()] == [step(1), step(2)]
-    assert store.find_live() == {}
+    await asyncio.to_thread(wait_until, lambda: store.find_live() == {})  # the server notices that we are gone
     store.close()
 
 

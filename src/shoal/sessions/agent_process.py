@@ -141,14 +141,12 @@ async def _end(
     grace: float,
     sign: Ending | None,
 ) -> WatchResult:
-    if not (stopped.done() or sign or (over is not None and over.done())):
-        # After a suspend, the time may be over of an agent that ended long before, and whose end is heard only now.
+    if not (stopped.done() or sign or (over is not None and over.done())):  # after a suspend, it may have ended in time
         await asyncio.wait((done,), timeout=SETTLE_SECONDS)
     if done.done():
         return WatchResult(Ending.BY_ITSELF, await done)
     done.cancel()  # an agent that was ended before its sandbox was up does not mean a broken sandbox
-    if over is not None and over.done():
-        # An agent that is over a limit gets no grace: it would only use more.
+    if over is not None and over.done():  # it gets no grace: it would only use more
         return WatchResult(Ending.LIMIT, await sandboxed.end(0), await over)
     ending = Ending.STOP if stopped.done() else sign or Ending.TIME
     return WatchResult(ending, await sandboxed.end(grace))
@@ -242,7 +240,9 @@ async def run_process(session: Session, talk: InteractiveReader | None = None) -
             nothing = AgentEnd(ending=Ending.LIMIT, exit=Exit(code=None, signal=None), log=session.log)
             return replace(nothing, limit=BUDGET, failure=model.why_stopped)
         ended = await _run_with_model(session, talk, model)
-    if model.why_stopped is not None and (ended.failure or ended.ending in (Ending.REFUSED, Ending.STALL)):
+    # a program may have ended before its refusal was heard of
+    is_error = ended.ending is Ending.BY_ITSELF and ended.exit.code != 0 and not ended.is_judged
+    if model.why_stopped and (ended.failure or is_error or ended.ending in (Ending.REFUSED, Ending.STALL)):
         ended = replace(ended, failure=model.why_stopped)
         ended = replace(ended, ending=Ending.LIMIT, limit=BUDGET) if model.is_over_budget else ended
     usage, notes = model.merge_usage(ended.usage)
@@ -285,8 +285,8 @@ async def _run_with_model(session: Session, talk: InteractiveReader | None, mode
                 with session.control.hold_group(group):
                     seen = await watch(sandboxed, bounds, worker.seconds, session.stop, context.grace, endings)
     meter.finish(bounds.record)
-    exit_ = seen.exit
     await _return_logins(session, logins)
+    exit_ = seen.exit
     context.ledger.note(AgentEnded(run=context.run, session=session.id, exit_code=exit_.code, signal=exit_.signal))
     limit = seen.limit or bounds.find_reached_limit(failed=exit_.code != 0 and seen.ending is not Ending.DONE)
     ending = Ending.LIMIT if limit and seen.ending is Ending.BY_ITSELF else seen.ending
