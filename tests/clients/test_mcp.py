@@ -62,7 +62,10 @@ def find_tool(request: Request, name: str) -> str:
     return next((tool for tool in request.tools if re.search(rf"shoal\W*_*{name}$", tool)), f"mcp__shoal__{name}")
 
 
-@pytest.mark.parametrize("real", EVERY, ids=[one.name for one in EVERY])
+@pytest.mark.parametrize(
+    "real",
+    [pytest.param(real, id=real.name, marks=() if real.name == "claude" else pytest.mark.deep) for real in EVERY],
+)
 def test_a_persons_client_starts_three_workers_reads_a_diff_and_merges_it(repo: Path, real: Real) -> None:
     person = Person()
     with ModelServer(person) as model:
