@@ -122,6 +122,7 @@ def test_a_token_of_claude_setup_token_is_sent_as_a_login(scene: MakeScene, logi
     assert "real-access" not in git(here.repo, "show", f"{worker['branch']}:seen")
 
 
+@pytest.mark.deep
 def test_a_recorded_run_with_a_login_is_replayed_without_it(scene: MakeScene, login: LoginServer) -> None:
     here = scene(CLAUDE)
     files = write(here, login, "[[s:both file=mine.txt]]", logins=["claude"])

@@ -150,6 +150,7 @@ async def test_one_agent_is_stopped_and_a_wait_has_an_end(repo: Path) -> None:
     assert ended["sessions"][0]["status"] == "cancelled"
 
 
+@pytest.mark.deep
 async def test_long_texts_come_in_pages(repo: Path) -> None:
     (repo / "shoal.yaml").write_text(LONG)
     async with open_client(repo) as client:

@@ -110,6 +110,7 @@ def test_notes_of_a_run_stay_in_it_and_go_with_it(tmp_path: Path) -> None:
     assert store.search("here", "run-1", 9) == []
 
 
+@pytest.mark.deep
 def test_versions_and_numbers_are_bounded(tmp_path: Path) -> None:
     store = SqliteNotes(tmp_path / "notes.db")
     for number in range(MOST_VERSIONS + 3):
