@@ -42,11 +42,12 @@ from tests.executors.hosts import open_hosts
 
 SECONDS = 60
 
+ALONE = (pytest.mark.deep, pytest.mark.alone)  # the hosts of two tests at a time would have the same addresses
 EXECUTORS = [
     pytest.param("local", id="local"),
     pytest.param("pipe:4", id="pipe"),
-    pytest.param("node1:4,node2:4,node3:4", marks=pytest.mark.deep, id="ssh"),
-    pytest.param("ray", marks=pytest.mark.deep, id="ray"),
+    pytest.param("node1:4,node2:4,node3:4", marks=ALONE, id="ssh"),
+    pytest.param("ray", marks=ALONE, id="ray"),
 ]
 """The nodes of each, as `--on` takes them; none but the first runs sessions in this process."""
 EVERY = pytest.mark.parametrize("nodes", EXECUTORS, indirect=True)

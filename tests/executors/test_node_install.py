@@ -55,6 +55,7 @@ def test_a_wheel_of_ourselves_has_all_files_and_is_always_the_same(tmp_path: Pat
     assert not [name for name in names if "__pycache__" in name]
 
 
+@pytest.mark.alone
 @pytest.mark.deep
 async def test_a_bare_host_becomes_a_node_and_a_second_time_changes_nothing(hosts: Hosts, wheels: Path) -> None:
     (host, _) = hosts.hosts
@@ -71,6 +72,7 @@ async def test_a_bare_host_becomes_a_node_and_a_second_time_changes_nothing(host
     assert sorted(path.name for path in (host.home / NODE).iterdir()) == [__version__, "builds", "current"]
 
 
+@pytest.mark.alone
 @pytest.mark.deep
 async def test_wheels_are_downloaded_here_for_the_python_there(hosts: Hosts, wheels: Path) -> None:
     environ = {**hosts.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
@@ -80,6 +82,7 @@ async def test_wheels_are_downloaded_here_for_the_python_there(hosts: Hosts, whe
     assert version_on(hosts.hosts[0], "current") == f"shoal {node.version}"
 
 
+@pytest.mark.alone
 @pytest.mark.deep
 async def test_a_killed_installation_is_begun_again(hosts: Hosts, wheels: Path) -> None:
     (_, host) = hosts.hosts
@@ -108,6 +111,7 @@ async def fails(work: object) -> bool:
     return True
 
 
+@pytest.mark.alone
 @pytest.mark.deep
 async def test_an_uninstalled_host_has_nothing_of_it(hosts: Hosts, wheels: Path) -> None:
     (host, _) = hosts.hosts
@@ -121,6 +125,7 @@ async def test_an_uninstalled_host_has_nothing_of_it(hosts: Hosts, wheels: Path)
         await uninstall_node("node1", hosts.environ, python="python9")
 
 
+@pytest.mark.alone
 @pytest.mark.deep
 async def test_a_host_without_an_index_is_told_what_to_do(hosts: Hosts, tmp_path: Path) -> None:
     (host, _) = hosts.hosts

@@ -15,7 +15,7 @@ from shoal.model.nodes import NodeAddress
 from shoal.proc import run
 from tests.executors.hosts import Hosts, open_hosts
 
-pytestmark = pytest.mark.deep
+pytestmark = [pytest.mark.deep, pytest.mark.alone]  # each test has hosts with the same addresses
 
 ECHO = '#!/bin/sh\n[ "$*" = "node --stdio" ] && exec cat\n'
 

@@ -90,6 +90,8 @@ FILES_NOT_PASSED = {
     "executors/carriers/ssh_host.py": "folders for sockets, which the next run removes",
     "gateway/": "counts of what an account may still ask, and records of exchanges: a kill loses no more than the last;"
     " a renewed login is made aside and renamed: tests/gateway/test_logins.py",
+    "executors/left_work.py:_import": "a temporary file with a pack, which a later start removes",
+    "executors/take_work.py:take_work": "a temporary file with a pack, which a later start removes",
     "executors/install_program.py": "runs on another host: tests/executors/test_node_install.py",
     "executors/node_install.py": "works in a temporary folder",
     "git/closure.py:pack_closure": "marks a store that is not published yet, and is for partial clones",
@@ -111,6 +113,7 @@ FILES_NOT_PASSED = {
     "runs/inspect_work.py": "for `shoal open`, which begins again",
     "runs/recovery.py": "clears up after kills: the sweeps check that nothing is left",
     "runs/raw_files.py:_archive": "writes a file aside, which the next archiving removes",
+    "runs/resume.py:_drop_unfinished": "part of a recording; a session that is not recorded whole begins it again",
     "sessions/artifacts.py:keep_bytes": "makes a folder for results",
     "sessions/checkpoints.py:_take_files": "removes a pack that was imported; for agents that work for minutes",
     "sessions/clients.py": "works in a temporary folder",
