@@ -72,7 +72,7 @@ def ray_cluster() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")  # all tests of one executor run together: hosts and clusters have networks of their own
 def nodes(request: pytest.FixtureRequest) -> Nodes:
     """The nodes of an executor, which are up."""
     text: str = request.param
