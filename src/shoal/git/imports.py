@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -96,7 +96,7 @@ async def import_history(
                 refusal = refusal or _too_large(await _objects(aside)) or await _has_state(aside, tips)
                 if refusal:
                     return ImportRefused(refusal)
-                return ImportedWork(tips[0], (), _migrate(folder, repository.lenders[0]))
+                return ImportedWork(tips[0], (), migrate_packs(folder, repository.lenders[0]))
     except TimeoutError:
         return ImportRefused(f"to check it took more than {bounds.import_seconds:.0f} s")
     except GitFailed as error:
@@ -131,7 +131,7 @@ async def _check_and_take(
         refusal = await _check_commits(aside, commits)
     if refusal:
         return ImportRefused(refusal)
-    keeps = _migrate(aside.folder, aside.repository.lenders[0])
+    keeps = migrate_packs(aside.folder, aside.repository.lenders[0])
     return ImportedWork(tips[0], change.result().paths, keeps)
 
 
@@ -175,7 +175,12 @@ def _quarantine(pack: Path) -> Iterator[Path]:
 
 def release(work: ImportedWork) -> None:
     """Stop protecting the objects of *work* from gc: a ref holds them now, or nothing needs them."""
-    for keep in work.keeps:
+    release_packs(work.keeps)
+
+
+def release_packs(keeps: Iterable[Path]) -> None:
+    """Let gc have packs again that `migrate_packs` protected."""
+    for keep in keeps:
         keep.unlink(missing_ok=True)
 
 
@@ -312,7 +317,7 @@ def _check_entries(lines: list[str]) -> str | None:
     return None
 
 
-def _migrate(aside: Path, objects: Path) -> tuple[Path, ...]:
+def migrate_packs(aside: Path, objects: Path) -> tuple[Path, ...]:
     """Move packs, protected from the user's gc, each before its index, as git does."""
     keeps = []
     for path in sorted((aside / "pack").glob("*.pack")):

@@ -8,14 +8,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal import proc
 from shoal.errors import Broken, GitFailed
 from shoal.git.commits import Commit, write_commit
 from shoal.git.conflicts import Clean, Conflicted, ConflictReader, Tried, records
-from shoal.git.gitdir import quote_path, write_gitdir
+from shoal.git.gitdir import write_gitdir
+from shoal.git.imports import migrate_packs, release_packs
 from shoal.git.run import ENVIRONMENT, FLAGS, LIMITS, TIMEOUT, git
 from shoal.model.command import Command
 from shoal.model.repository import Repository
@@ -47,6 +48,8 @@ class Merged:
     commit: str
     resolved: tuple[str, ...] = ()
     """The files in which a conflict was resolved."""
+    keeps: tuple[Path, ...] = field(default=(), compare=False)
+    """What protects it from gc until `release_packs`, if it is held."""
 
 
 Resolve = Callable[["MergeRepository", str, str, Conflicted], Awaitable[str | None]]
@@ -59,9 +62,17 @@ async def merge_commits(repository: Repository, ours: str, theirs: str, message:
 
 
 async def combine_commits(
-    repository: Repository, commits: Sequence[str], message: str, *, resolve: Resolve | None = None
+    repository: Repository,
+    commits: Sequence[str],
+    message: str,
+    *,
+    resolve: Resolve | None = None,
+    is_held: bool = False,
 ) -> Merged | Conflicted:
-    """Merge *commits* one after the other, in order; the first conflict that *resolve* leaves is the result."""
+    """Merge *commits* one after the other, in order; the first conflict that *resolve* leaves is the result.
+
+    A result that *is_held* is safe from gc until its packs are released.
+    """
     whole = commits[0]
     resolved: dict[str, None] = {}
     async with workbench(repository) as bench:
@@ -81,7 +92,8 @@ async def combine_commits(
                     whole = bench.commit(Commit(tree=chosen, parents=(whole, commit), message=message))
                     resolved |= dict.fromkeys(conflict.paths)
         await bench.publish(whole, commits)
-    return Merged(whole, tuple(resolved))
+        keeps = bench.hand_over_packs() if is_held else ()
+    return Merged(whole, tuple(resolved), keeps)
 
 
 async def try_pairs(repository: Repository, pairs: Sequence[tuple[str, str]]) -> list[Tried]:
@@ -109,7 +121,11 @@ async def workbench(repository: Repository) -> AsyncIterator["MergeRepository"]:
         )
         output = _MergeOutput()
         async with proc.open_process(asked, sink=output.take) as process:
-            yield MergeRepository(repository, shadow, _RequestPipe(process, feed, output))
+            bench = MergeRepository(repository, shadow, _RequestPipe(process, feed, output))
+            try:
+                yield bench
+            finally:
+                release_packs(bench.keeps)
 
 
 class MergeRepository:
@@ -119,6 +135,8 @@ class MergeRepository:
         self.repository = repository
         self._shadow = shadow
         self._line = line
+        self.keeps: list[Path] = []
+        """What protects the packs that were published from gc."""
 
     @property
     def gitdir(self) -> Path:
@@ -138,19 +156,24 @@ class MergeRepository:
         return write_commit(commit, self.repository, self._shadow / "objects")
 
     async def publish(self, tip: str, known: Collection[str]) -> None:
-        """Copy what *tip* has and *known* do not into the repository, as one pack; no ref holds it yet."""
+        """Copy what *tip* has and *known* do not into the repository, as one pack; no ref holds it yet.
+
+        Until this bench is closed, git's gc leaves the pack alone: one that began earlier would remove it.
+        """
         if tip in known:
             return
         wanted = "".join(f"{revision}\n" for revision in (tip, *(f"^{commit}" for commit in dict.fromkeys(known))))
         # One pack is flushed to disk once; loose objects would be flushed hundreds of times.
-        objects = self.repository.lenders[0]
-        # Git writes a pack among its own objects first and renames it: ours are often on another file system.
-        env = {
-            "GIT_OBJECT_DIRECTORY": str(objects),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": quote_path(self._shadow / "objects", ":"),
-        }
-        asked = ("pack-objects", "-q", "--revs", str(objects / "pack/pack"))
-        await git(self._shadow, *asked, env=env, stdin=wanted.encode())
+        with tempfile.TemporaryDirectory(prefix="publish-", dir=self._shadow) as folder:
+            pack = Path(folder, "pack")
+            pack.mkdir()
+            await git(self._shadow, "pack-objects", "-q", "--revs", str(pack / "pack"), stdin=wanted.encode())
+            self.keeps += migrate_packs(Path(folder), self.repository.lenders[0])
+
+    def hand_over_packs(self) -> tuple[Path, ...]:
+        """Return what protects the published packs; whoever has it calls `release_packs`, and this bench does not."""
+        keeps, self.keeps = tuple(self.keeps), []
+        return keeps
 
     async def holds(self, outer: str, inner: str) -> bool:
         """Return whether *inner* is an ancestor of *outer*."""

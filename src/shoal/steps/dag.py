@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from shoal.errors import FAULTS, ShoalError, first_error
 from shoal.git.conflict_sides import find_markers, has_sides, merge_favouring
+from shoal.git.imports import release_packs
 from shoal.git.merge import Conflicted, Merged, MergeRepository, Resolve, combine_commits
 from shoal.git.refs import pin
 from shoal.model.conflict_rule import ConflictRule
@@ -175,11 +176,12 @@ async def merge_parts(
         return Stacked(None)
     message = f"Base of {title}: {', '.join(needs)}\n"
     try:
-        base = await combine_commits(context.repository, commits, message, resolve=_take_side(rule))
+        base = await combine_commits(context.repository, commits, message, resolve=_take_side(rule), is_held=True)
         if isinstance(base, Merged):
-            await pin(
-                context.repository, context.run, base.commit
-            )  # a slot may take long, and git gc may run meanwhile
+            try:  # a slot may take long, and git gc may run meanwhile
+                await pin(context.repository, context.run, base.commit)
+            finally:
+                release_packs(base.keeps)
     except FAULTS as error:
         why = str(error) or type(error).__name__
         raise Unstacked(f"the work of its needs ({', '.join(needs)}) cannot be merged: {why}") from error
